@@ -1,0 +1,50 @@
+"""The meaning of the stored formats, in NumPy: bytes to float32 and back.
+
+Layouts are GGUF's (ggml's `ggml-common.h`): q8_0 is a float16 scale and 32 int8; q4_0 a float16
+scale and 16 bytes of nibbles; q4_1 a float16 scale, a float16 minimum and 16 bytes of nibbles. In
+byte j the low nibble is element j and the high nibble element j + 16.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.ir.types import TensorType
+
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+
+
+def dequantise(data: Bytes, type: TensorType) -> Floats:
+    """The float32 values of `data`, the file's bytes of a tensor of `type` (1-D uint8)."""
+    name = type.format.name
+    if name == "bf16":
+        flat = (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    elif name in ("f32", "f16", "i32"):
+        flat = data.view(type.format.numpy).astype(np.float32)
+    else:
+        flat = _BLOCKS[name](data.reshape(-1, type.format.block_bytes)).reshape(-1)
+    return flat.reshape(type.shape)
+
+
+def _scale(blocks: Bytes, at: int) -> Floats:
+    return np.ascontiguousarray(blocks[:, at : at + 2]).view("<f2").astype(np.float32)
+
+
+def _nibbles(blocks: Bytes, at: int) -> Floats:
+    packed = blocks[:, at : at + 16]
+    return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
+
+
+def _q8_0(blocks: Bytes) -> Floats:
+    return _scale(blocks, 0) * blocks[:, 2:].view(np.int8).astype(np.float32)
+
+
+def _q4_0(blocks: Bytes) -> Floats:
+    return _scale(blocks, 0) * (_nibbles(blocks, 2) - 8)
+
+
+def _q4_1(blocks: Bytes) -> Floats:
+    return _scale(blocks, 0) * _nibbles(blocks, 4) + _scale(blocks, 2)
+
+
+_BLOCKS = {"q8_0": _q8_0, "q4_0": _q4_0, "q4_1": _q4_1}

@@ -1,0 +1,102 @@
+"""Element formats and tensor types.
+
+A *format* says how numbers are stored: plain (`f32`), or in blocks with a scale (`q4_1`). The
+block formats are those of GGUF, byte for byte, so a weight's type says what its bytes in the file
+mean; the packed layout that kernels read is the backend's affair.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from types import MappingProxyType
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Format:
+    """How the elements of a tensor are stored: `block` elements in `block_bytes` bytes."""
+
+    name: str
+    block: int
+    block_bytes: int
+    numpy: np.dtype | None = None  # type: ignore[type-arg]
+    """The dtype of one element where the format is plain, else None."""
+
+    @property
+    def quantised(self) -> bool:
+        return self.block > 1
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _plain(name: str, dtype: str) -> Format:
+    return Format(name, 1, np.dtype(dtype).itemsize, np.dtype(dtype))
+
+
+#: Sampling parameters and the mailbox between Python and a running launch: one struct, whose
+#: fields kernels address by offset. Little-endian, as all targets are.
+CONTROL = np.dtype(
+    [
+        ("seed", "<u8"),
+        ("temperature", "<f4"),
+        ("top_p", "<f4"),
+        ("min_p", "<f4"),
+        ("repeat_penalty", "<f4"),
+        ("top_k", "<i4"),
+        ("repeat_last_n", "<i4"),
+        ("last_pos", "<i4"),  # the launch stops after the token for this position
+        ("stop_count", "<i4"),  # how many of stop_ids are valid
+        ("stop_ids", "<i4", (32,)),
+        ("cancel", "<i4"),  # set by Python: stop after the token in flight
+        ("finish", "<i4"),  # set by the launch: 0 running, 1 length, 2 stop token, 3 cancelled
+        ("published", "<i8"),  # tokens valid in the token ring, prompt included
+    ],
+    align=True,
+)
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {
+        fmt.name: fmt
+        for fmt in (
+            _plain("f32", "<f4"),
+            _plain("f16", "<f2"),
+            _plain("bf16", "<u2"),
+            _plain("i32", "<i4"),
+            Format("control", 1, CONTROL.itemsize, CONTROL),
+            Format("q8_0", 32, 34),
+            Format("q4_0", 32, 18),
+            Format("q4_1", 32, 20),
+            # Activations in 8 bit: 32 int8 values, a float32 scale, and scale × their sum.
+            Format("q8", 32, 40),
+        )
+    }
+)
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A format and a shape, row-major: `q4_1[576,1536]` is 576 rows of 1,536 elements."""
+
+    format: Format
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the model file's own layout."""
+        return self.elements // self.format.block * self.format.block_bytes
+
+    def __str__(self) -> str:
+        return f"{self.format.name}[{','.join(map(str, self.shape))}]"
+
+
+@cache
+def tensor(format_name: str, *shape: int) -> TensorType:
+    """Shorthand: `tensor("f32", 1, 576)`."""
+    return TensorType(FORMATS[format_name], shape)
