@@ -1,0 +1,1 @@
+"""Model files, tokenizers and chat templates: what comes in from outside."""
