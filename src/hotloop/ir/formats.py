@@ -19,7 +19,7 @@ def dequantise(data: Bytes, type: TensorType) -> Floats:
     name = type.format.name
     if name == "bf16":
         flat = (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
-    elif name in ("f32", "f16", "i32"):
+    elif type.format.numpy is not None:
         flat = data.view(type.format.numpy).astype(np.float32)
     else:
         flat = _BLOCKS[name](data.reshape(-1, type.format.block_bytes)).reshape(-1)

@@ -21,7 +21,7 @@ class Format:
     name: str
     block: int
     block_bytes: int
-    numpy: np.dtype | None = None  # type: ignore[type-arg]
+    numpy: np.dtype | None = None
     """The dtype of one element where the format is plain, else None."""
 
     @property

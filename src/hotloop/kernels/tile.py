@@ -1,0 +1,133 @@
+"""Tile functions: the machine code of one op for some of its rows.
+
+Every op is compiled to one LLVM function with the same shape of signature,
+
+    void tile(ptr operand…, ptr result, i64 lo, i64 hi, i64 count, ptr scratch)
+
+(`result` only where the op has one), which computes rows lo … hi of the result for the first
+`count` tokens of the step. What a row is, `hotloop.ir.ops` says. A tile function is pure but for
+its result, the state that the op writes, and `scratch`, which belongs to the calling thread. It
+computes each row by itself in a fixed order, so neither the tiling nor the number of threads can
+change a bit.
+
+Layouts in memory (all buffers 64-byte aligned, rows padded so that vectors may run over):
+
+    f32[T,N]      rows of round_up(N, 16) floats
+    q8[T,K]       per token K int8, then K/32 f32 scales, then K/32 f32 scale × (sum of the int8s);
+                  each token's record is padded to 64 bytes
+    weights       packed by `hotloop.kernels.pack`
+    keys          f16|f32[heads, context, head_dim], as [head][context / 8][head_dim][8]
+    values        f16|f32[heads, context, head_dim], row-major; the context of both is a multiple
+                  of 8
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from hotloop.ir.graph import Attr
+from hotloop.ir.ops import OPS
+from hotloop.ir.types import TensorType
+from hotloop.lang import Module, Pointer, Value, function, i64, ptr
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """What a tile function is specialised on."""
+
+    name: str
+    operands: tuple[TensorType, ...]
+    result: TensorType | None
+    attrs: tuple[tuple[str, Attr], ...] = ()
+
+    def attr(self, name: str) -> Attr:
+        return dict(self.attrs)[name]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the whole op, in the unit that `OpDef.rows` names."""
+        kind = OPS[self.name].rows
+        if kind == "one":
+            return 1
+        shaped = self.result or self.operands[1]
+        if kind == "tokens":
+            return shaped.shape[0]
+        if kind == "heads":
+            return self.operands[1].shape[0] * shaped.shape[0]
+        return shaped.shape[1]
+
+
+@dataclass
+class Tile:
+    """The arguments of the tile function being traced."""
+
+    spec: OpSpec
+    operands: list[Pointer]
+    result: Pointer | None
+    lo: Value
+    hi: Value
+    count: Value
+    scratch: Pointer
+
+
+@dataclass(frozen=True)
+class TileKernel:
+    """How an op is compiled: its body, and the scratch bytes that a thread needs for it."""
+
+    body: Callable[[Tile], None]
+    scratch: Callable[[OpSpec], int]
+
+
+KERNELS: dict[str, TileKernel] = {}
+
+
+def kernel(
+    name: str, scratch: Callable[[OpSpec], int] = lambda spec: 0
+) -> Callable[[Callable[[Tile], None]], Callable[[Tile], None]]:
+    """Register the decorated body as the kernel of op `name`."""
+
+    def register(body: Callable[[Tile], None]) -> Callable[[Tile], None]:
+        KERNELS[name] = TileKernel(body, scratch)
+        return body
+
+    return register
+
+
+def round_up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+def row_stride(width: int) -> int:
+    """Floats from one row of an f32 activation to the next."""
+    return round_up(width, 16)
+
+
+def q8_stride(width: int) -> int:
+    """Bytes from one token's q8 record to the next."""
+    return round_up(width + width // 32 * 8, 64)
+
+
+def buffer_bytes(type: TensorType) -> int:
+    """Bytes of a value in memory (not of a packed weight: `hotloop.kernels.pack` knows those)."""
+    if type.format.name == "q8":
+        return type.shape[0] * q8_stride(type.shape[1])
+    if type.format.name == "f32" and len(type.shape) == 2:
+        return type.shape[0] * row_stride(type.shape[1]) * 4
+    return round_up(type.nbytes, 64)
+
+
+def define(module: Module, spec: OpSpec, name: str) -> ir.Function:
+    """Trace the tile function of `spec` into `module`."""
+    params = [(f"operand{i}", ptr) for i in range(len(spec.operands))]
+    if spec.result is not None:
+        params.append(("result", ptr))
+    params += [("lo", i64), ("hi", i64), ("count", i64), ("scratch", ptr)]
+    with function(module, name, params, noinline=True) as arguments:
+        *pointers, lo, hi, count, scratch = arguments
+        addresses = [pointer for pointer in pointers if isinstance(pointer, Pointer)]
+        assert isinstance(scratch, Pointer)
+        operands = addresses[: len(spec.operands)]
+        result = addresses[-1] if spec.result is not None else None
+        KERNELS[spec.name].body(Tile(spec, operands, result, lo, hi, count, scratch))
+    return module.functions[name]
