@@ -6,13 +6,15 @@
       state %blk.0.keys : f16[3,8192,64]
       %x = embed(%token, %token_embd.weight) : f32[1,576]
       store_keys(%blk.0.keys, %k, %pos)
-      output %next
+      output %next, %done
       feedback %next -> %token
+      until %done
     }
 
 Values are SSA: each name is defined once, before its uses. A *state* is memory that ops read and
 write in place; the order of ops orders those accesses. A *feedback* says that an output of this
-step is an input of the next, which is what makes a run of steps a chain of calls.
+step is an input of the next, which is what makes a run of steps a chain of calls; `until` names the
+output that, when not zero, ends the chain.
 """
 
 from collections.abc import Iterator
@@ -68,6 +70,7 @@ class Graph:
     ops: tuple[Op, ...]
     outputs: tuple[str, ...]
     feedback: tuple[tuple[str, str], ...] = ()
+    until: str = ""
 
     def declared(self) -> Iterator[Value]:
         yield from self.inputs
