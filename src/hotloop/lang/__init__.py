@@ -5,8 +5,8 @@
         for i in loop(n, step=8):
             x.store(x.load(i, lanes=8) * 2.0, i)
 
-`types` has the types, `values` the operators, `flow` functions and loops, `math` what operators do
-not say, `atomic` what threads meet at.
+`types` has the types, `values` the operators, `flow` functions and loops, `math` and `dot` what
+operators do not say, `atomic` what threads meet at.
 """
 
 from hotloop.lang.atomic import (
@@ -17,13 +17,11 @@ from hotloop.lang.atomic import (
     pause,
     store_release,
 )
+from hotloop.lang.dot import add_pairs, dot2, dot4, dot4_signed
 from hotloop.lang.flow import call, function, if_, if_else, loop, ret, while_
 from hotloop.lang.math import (
     absolute,
-    add_pairs,
     bf16_to_f32,
-    dot2,
-    dot4,
     floor,
     fma,
     intrinsic,
@@ -76,6 +74,7 @@ __all__ = [
     "current",
     "dot2",
     "dot4",
+    "dot4_signed",
     "f16",
     "f32",
     "f64",

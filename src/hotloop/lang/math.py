@@ -1,9 +1,9 @@
-"""Operations beyond the operators: fused multiply-add, rounding, reductions, dot products."""
+"""Operations beyond the operators: fused multiply-add, rounding, reductions, prefetch."""
 
 from collections.abc import Callable
 
 from hotloop.lang.trace import current
-from hotloop.lang.types import Type, f32, i8, i16, i32, ptr, u8, u32
+from hotloop.lang.types import Type, f32, i32, ptr, u32
 from hotloop.lang.values import Operand, Pointer, Value, as_value
 
 
@@ -78,43 +78,6 @@ def sum_lanes(value: Value) -> Value:
 
 def max_lanes(value: Value) -> Value:
     return tree(maximum, value)
-
-
-def dot4(a: Value, b: Value) -> Value:
-    """Sums of four neighbouring products: u8 × i8 lanes → i32 lanes, a quarter as many.
-
-    Exact while no pair of neighbouring products exceeds an int16, which AVX2's instruction adds
-    with saturation; callers state why that holds.
-    """
-    pairs = dot2(a, b)
-    return add_pairs(pairs)
-
-
-def dot2(a: Value, b: Value) -> Value:
-    """Sums of two neighbouring products: u8 × i8 lanes → i16 lanes, half as many."""
-    a, b = a.get(), b.get()
-    if a.type.scalar != u8 or b.type.scalar != i8:
-        raise TypeError(f"dot2 takes u8 and i8 lanes, not {a.type} and {b.type}")
-    lanes = a.type.lanes
-    if current().module.target.avx2 and lanes == 32:
-        return intrinsic("llvm.x86.avx2.pmadd.ub.sw", i16 * 16, a, b)
-    products = a.to(i16) * b.to(i16)
-    return _add_neighbours(products)
-
-
-def add_pairs(value: Value) -> Value:
-    """Sums of two neighbouring i16 lanes, as i32 lanes, half as many."""
-    value = value.get()
-    if current().module.target.avx2 and value.type.lanes == 16:
-        ones = as_value(1, value.type)
-        return intrinsic("llvm.x86.avx2.pmadd.wd", i32 * 8, value, ones)
-    return _add_neighbours(value.to(i32))
-
-
-def _add_neighbours(value: Value) -> Value:
-    lanes = value.type.lanes
-    even, odd = list(range(0, lanes, 2)), list(range(1, lanes, 2))
-    return value.shuffle(even) + value.shuffle(odd)
 
 
 def bf16_to_f32(bits: Value) -> Value:

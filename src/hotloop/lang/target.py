@@ -18,6 +18,11 @@ class Target:
         return {"avx2", "fma", "f16c"} <= self.features
 
     @property
+    def half(self) -> bool:
+        """Instructions between float16 and float32; without them LLVM calls a library for each."""
+        return "f16c" in self.features or self.triple.startswith("aarch64")
+
+    @property
     def feature_string(self) -> str:
         return ",".join(f"+{name}" for name in sorted(self.features))
 

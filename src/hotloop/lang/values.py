@@ -10,7 +10,7 @@ from typing import Union
 from llvmlite import ir
 
 from hotloop.lang.trace import current
-from hotloop.lang.types import Type, bool_, f32, i64, ptr, u8
+from hotloop.lang.types import Type, bool_, f16, f32, i64, ptr, u8, u16, u32
 
 Operand = Union["Value", int, float]
 
@@ -297,6 +297,8 @@ def _convert(value: Value, target: Type) -> ir.Value:
     if source.is_float and target.is_float:
         if source.bits == target.bits:
             return value.llvm
+        if {source.bits, target.bits} == {16, 32} and not current().module.target.half:
+            return (_half_to_float if source.bits == 16 else _float_to_half)(value).llvm
         resize = builder.fpext if target.bits > source.bits else builder.fptrunc
         return resize(value.llvm, target.llvm)
     if source.is_float:
@@ -311,6 +313,42 @@ def _convert(value: Value, target: Type) -> ir.Value:
         return builder.trunc(value.llvm, target.llvm)
     extend = builder.sext if source.is_signed else builder.zext
     return extend(value.llvm, target.llvm)
+
+
+def _half_to_float(value: Value) -> Value:
+    """float32 of float16 lanes by integer arithmetic.
+
+    With its exponent field 112 too small, a half's float32 counts 2^-112 of it, subnormals
+    included; only infinity and NaN need the whole exponent set.
+    """
+    lanes = value.type.lanes
+    bits = value.bitcast(u16 * lanes).to(u32)
+    magnitude = (bits & 0x7FFF) << 13
+    scaled = magnitude.bitcast(f32 * lanes) * 2.0**112
+    special = (magnitude | 0x7F800000).bitcast(f32 * lanes)
+    finite = magnitude < 0x0F800000
+    chosen = current().builder.select(finite.llvm, scaled.llvm, special.llvm)
+    sign = (bits & 0x8000) << 16
+    return (Value(chosen, f32 * lanes).bitcast(u32 * lanes) | sign).bitcast(f32 * lanes)
+
+
+def _float_to_half(value: Value) -> Value:
+    """float16 of float32 lanes by integer arithmetic, rounding to nearest even.
+
+    Below 2^-14 a half counts units of 2^-24: adding 0.5 rounds to those, in the float's last bits.
+    """
+    lanes, select = value.type.lanes, current().builder.select
+    bits = value.bitcast(u32 * lanes)
+    magnitude = bits & 0x7FFFFFFF
+    subnormal = (magnitude.bitcast(f32 * lanes) + 0.5).bitcast(u32 * lanes) - 0x3F000000
+    odd = (magnitude >> 13) & 1
+    normal = (magnitude + odd + 0xFFF - (112 << 23)) >> 13
+    nan_or_infinite = 0x7C00 + (magnitude > 0x7F800000).to(u32) * 0x200
+    small, large = magnitude < 0x38800000, magnitude >= 0x477FF000
+    half = select(small.llvm, subnormal.llvm, normal.llvm)
+    half = select(large.llvm, nan_or_infinite.llvm, half)
+    sign = (bits >> 16) & 0x8000
+    return (Value(half, u32 * lanes) | sign).to(u16).bitcast(f16 * lanes)
 
 
 __all__ = [

@@ -1,0 +1,62 @@
+"""Dot products of 8-bit lanes: exact integer sums of neighbouring products.
+
+Where the target has an instruction that fits, it is used; elsewhere the same integers come from
+plain vector arithmetic. Callers see to it that no intermediate sum overflows, and say why.
+"""
+
+from hotloop.lang.math import intrinsic
+from hotloop.lang.trace import current
+from hotloop.lang.types import bool_, i8, i16, i32, u8
+from hotloop.lang.values import Value, as_value
+
+
+def dot2(a: Value, b: Value) -> Value:
+    """Sums of two neighbouring products: u8 × i8 lanes → i16 lanes, half as many.
+
+    AVX2's instruction saturates, so every sum of two must fit an int16.
+    """
+    a, b = a.get(), b.get()
+    if a.type.scalar != u8 or b.type.scalar != i8:
+        raise TypeError(f"dot2 takes u8 and i8 lanes, not {a.type} and {b.type}")
+    if current().module.target.avx2 and a.type.lanes == 32:
+        return intrinsic("llvm.x86.avx2.pmadd.ub.sw", i16 * 16, a, b)
+    return _add_neighbours(a.to(i16) * b.to(i16))
+
+
+def dot4(a: Value, b: Value) -> Value:
+    """Sums of four neighbouring products: u8 × i8 lanes → i32 lanes, a quarter as many.
+
+    Every sum of two must fit an int16, as for `dot2`.
+    """
+    return add_pairs(dot2(a, b))
+
+
+def dot4_signed(a: Value, b: Value) -> Value:
+    """Sums of four neighbouring products: i8 × i8 lanes → i32 lanes, a quarter as many.
+
+    `b` never holds -128. On AVX2 the sign of `a` moves to `b`, which has no +128; |a| is at most
+    128 as an unsigned byte, so a sum of two is at most 2 × 128 × 127 = 32,512 and fits an int16.
+    """
+    a, b = a.get(), b.get()
+    if a.type.scalar != i8 or b.type.scalar != i8:
+        raise TypeError(f"dot4_signed takes i8 lanes, not {a.type} and {b.type}")
+    if current().module.target.avx2 and a.type.lanes == 32:
+        magnitude = intrinsic("llvm.abs.v32i8", u8 * 32, a, as_value(0, bool_))
+        signed = intrinsic("llvm.x86.avx2.psign.b", i8 * 32, b, a)
+        return dot4(magnitude, signed)
+    return add_pairs(_add_neighbours(a.to(i16) * b.to(i16)))
+
+
+def add_pairs(value: Value) -> Value:
+    """Sums of two neighbouring i16 lanes, as i32 lanes, half as many."""
+    value = value.get()
+    if current().module.target.avx2 and value.type.lanes == 16:
+        ones = as_value(1, value.type)
+        return intrinsic("llvm.x86.avx2.pmadd.wd", i32 * 8, value, ones)
+    return _add_neighbours(value.to(i32))
+
+
+def _add_neighbours(value: Value) -> Value:
+    lanes = value.type.lanes
+    even, odd = list(range(0, lanes, 2)), list(range(1, lanes, 2))
+    return value.shuffle(even) + value.shuffle(odd)
