@@ -1,0 +1,1 @@
+"""Machines: hardware as plain data."""

@@ -1,0 +1,1 @@
+"""The passes: each one pure function, a program in, a program and remarks out."""

@@ -1,0 +1,100 @@
+"""GraphBuilder: how a model family writes its layers down.
+
+    x = g.op("embed", token, table)
+    x = g.op("rms_norm", x, weight, eps=1e-5)
+
+Values are named after what they are, with the prefix of the current scope; the builder infers
+their types, and inserts the rounding of activations to 8 bit where a quantised weight wants it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hotloop.ir.graph import Attr, Graph, Op, Value
+from hotloop.ir.ops import infer
+from hotloop.ir.types import TensorType
+
+
+class GraphBuilder:
+    """Collects declarations and ops; `build` gives the immutable graph.
+
+    With `activations="q8"`, the input of a linear op whose weight is quantised is rounded to 8 bit
+    once, however many linear ops read it; with "f32" everything stays in float32.
+    """
+
+    def __init__(self, name: str, activations: str = "f32") -> None:
+        self.name = name
+        self.activations = activations
+        self.types: dict[str, TensorType] = {}
+        self._declared: dict[str, list[Value]] = {"input": [], "weight": [], "state": []}
+        self._ops: list[Op] = []
+        self._rounded: dict[str, str] = {}
+        self._scope = ""
+
+    @contextmanager
+    def scope(self, prefix: str) -> Iterator[None]:
+        """Names defined inside get `prefix.` in front."""
+        before, self._scope = self._scope, f"{self._scope}{prefix}."
+        yield
+        self._scope = before
+
+    def input(self, name: str, type: TensorType) -> str:
+        return self._declare("input", name, type)
+
+    def weight(self, name: str, type: TensorType) -> str:
+        """Declare a weight, or give the one declared before under this name."""
+        return name if name in self.types else self._declare("weight", name, type)
+
+    def state(self, name: str, type: TensorType) -> str:
+        return self._declare("state", name, type)
+
+    def _declare(self, kind: str, name: str, type: TensorType) -> str:
+        value = Value(name, type)
+        self._declared[kind].append(value)
+        self.types[name] = type
+        return name
+
+    def op(self, op_name: str, *operands: str, to: str = "", **attrs: Attr) -> str:
+        """Append an op and name its result `to` (default: the op's name) in the current scope.
+
+        An op that only writes state gives the empty string.
+        """
+        type = infer(op_name, [self.types[name] for name in operands], attrs)
+        result = None
+        if type is not None:
+            result = Value(self._fresh(to or op_name), type)
+            self.types[result.name] = type
+        self._ops.append(Op(op_name, operands, result, tuple(sorted(attrs.items()))))
+        return result.name if result else ""
+
+    def linear(self, x: str, weight: str, to: str) -> str:
+        """x · weightᵀ, with x rounded to 8 bit first where the weight is quantised."""
+        if self.activations == "q8" and self.types[weight].format.quantised:
+            if x not in self._rounded:
+                self._rounded[x] = self.op("quantise", x, to=f"{x.removeprefix(self._scope)}.q8")
+            x = self._rounded[x]
+        return self.op("linear", x, weight, to=to)
+
+    def _fresh(self, name: str) -> str:
+        full, n = self._scope + name, 1
+        while full in self.types:
+            n += 1
+            full = f"{self._scope}{name}.{n}"
+        return full
+
+    def build(
+        self,
+        outputs: tuple[str, ...],
+        feedback: tuple[tuple[str, str], ...] = (),
+        until: str = "",
+    ) -> Graph:
+        return Graph(
+            self.name,
+            tuple(self._declared["input"]),
+            tuple(self._declared["weight"]),
+            tuple(self._declared["state"]),
+            tuple(self._ops),
+            outputs,
+            feedback,
+            until,
+        )

@@ -1,0 +1,61 @@
+"""partition: how many rows a tile holds.
+
+Before      part tile 8 { %q = linear(%x, %w) : f32[1,576] }
+After       part tile 64 { %q = linear(%x, %w) : f32[1,576] }
+Requires    stages (fuse or pipeline)
+Why         A tile should hold enough weights that claiming it costs little, and little enough that
+            the threads finish a stage together. Tiles change no result: rows are independent.
+"""
+
+from dataclasses import replace
+
+from hotloop.ir.graph import Op
+from hotloop.ir.ops import OPS
+from hotloop.ir.program import Kernel, Part, Program, map_kernels
+from hotloop.ir.types import TensorType
+from hotloop.machine.machine import Machine
+
+#: Where tiles are small already, at least this many for each thread, so that they come out even.
+TILES_PER_THREAD = 4
+
+
+def partition(program: Program, machine: Machine) -> Program:
+    def change(kernel: Kernel) -> Kernel:
+        stages = tuple(
+            replace(
+                stage,
+                parts=tuple(
+                    replace(part, tile=_rows(kernel, part, machine)) for part in stage.parts
+                ),
+            )
+            for stage in kernel.stages
+        )
+        return Kernel.of(kernel.name, kernel.params, kernel.results, stages)
+
+    return map_kernels(program, change)
+
+
+def _rows(kernel: Kernel, part: Part, machine: Machine) -> int:
+    """A multiple of the part's grain (its `tile` so far) near the machine's tile size."""
+    grain = part.tile
+    if OPS[part.ops[0].name].rows != "features":
+        return grain
+    bytes_per_row = sum(_weight_bytes(kernel.types, op) for op in part.ops)
+    if bytes_per_row == 0:
+        return max(grain, 256 // grain * grain)
+    rows = _feature_rows(kernel.types, part.ops[0])
+    even = rows // (machine.cores * TILES_PER_THREAD)
+    wanted = min(machine.tile_bytes // bytes_per_row, even)
+    return max(grain, wanted // grain * grain)
+
+
+def _weight_bytes(types: dict[str, TensorType], op: Op) -> int:
+    """Bytes of weight that one row of the op reads."""
+    if op.name != "linear":
+        return 0
+    weight = types[op.operands[1]]
+    return weight.nbytes // weight.shape[0]
+
+
+def _feature_rows(types: dict[str, TensorType], op: Op) -> int:
+    return op.result.type.shape[1] if op.result else types[op.operands[1]].shape[1]
