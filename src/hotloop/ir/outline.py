@@ -1,7 +1,7 @@
 """Outlining: cut a graph's ops into kernels and calls. What `lower` and `fuse` share.
 
 A kernel's params are the outside names its ops use, in order of first use; its results are the
-values that ops outside, or the outputs, use. Groups with the same structure share one kernel,
+values that ops outside, the outputs, or the feedback use. Groups with the same structure share one kernel,
 named after the first of them.
 """
 
@@ -23,13 +23,14 @@ def outline(graph: Graph, groups: Sequence[Group]) -> Program:
         for op in ops:
             for name in op.operands:
                 used_in.setdefault(name, set()).add(i)
+    leaving = {*graph.outputs, *(source for source, _ in graph.feedback)}
     kernels: dict[tuple[object, ...], Kernel] = {}
     names: set[str] = set()
     body = []
     for i, (name, ops) in enumerate(groups):
         defined = [op.result.name for op in ops if op.result]
         args = tuple(dict.fromkeys(n for op in ops for n in op.operands if n not in defined))
-        results = tuple(n for n in defined if used_in.get(n, set()) - {i} or n in graph.outputs)
+        results = tuple(n for n in defined if used_in.get(n, set()) - {i} or n in leaving)
         structure = _structure(graph, ops, args, results)
         if structure not in kernels:
             unique = next(n for n in _candidates(name or ops[0].name) if n not in names)

@@ -112,17 +112,14 @@ def _make_loop(
 
 def _build(program: Program, body: Sequence[Item], run: Run) -> Loop:
     iterations = [body[at : at + run.period] for at in range(run.start, run.end, run.period)]
-    used_after = _used(body[run.end :]) | set(program.outputs)
+    leaving = {*program.outputs, *(source for source, _ in program.feedback)}
+    used_after = leaving.union(*(item.uses for item in body[run.end :]))
     _check_escapes(iterations, used_after)
     slots = [
         [_classify(iterations, j, a) for a in range(len(item.uses))]
         for j, item in enumerate(iterations[0])
     ]
     return _assemble(iterations, slots, used_after)
-
-
-def _used(items: Sequence[Item]) -> set[str]:
-    return {name for item in items for name in item.uses}
 
 
 def _check_escapes(iterations: Sequence[Sequence[Item]], used_after: set[str]) -> None:
