@@ -15,7 +15,6 @@ it needs seconds where vocabularies are large. Here strings take one short loop,
 """
 
 import mmap
-import stat
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.frontends.model_file import ModelFile, WeightData
+from hotloop.frontends.model_file import ModelFile, WeightData, map_file
 from hotloop.ir.types import FORMATS, TensorType
 from hotloop.util.errors import ModelFileError, UnsupportedError
 
@@ -63,7 +62,7 @@ def read_gguf(path: Path) -> ModelFile:
     Raises `ModelFileError` for a file that is missing or damaged, and `UnsupportedError` for a
     sound one in a version, byte order or tensor format that hotloop does not read.
     """
-    cursor = _Cursor(path, _mapped(path))
+    cursor = _Cursor(path, map_file(path))
     tensor_count, pair_count = _read_header(cursor)
     metadata = _read_metadata(cursor, pair_count)
     architecture = metadata.get("general.architecture")
@@ -76,23 +75,6 @@ def read_gguf(path: Path) -> ModelFile:
         )
     tensors = _read_tensors(cursor, tensor_count, _alignment(cursor, metadata))
     return ModelFile(path, architecture, metadata, tensors)
-
-
-def _mapped(path: Path) -> mmap.mmap:
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-            raise ModelFileError(f"{path} is {kind}; give the path of a .gguf file.")
-        if status.st_size == 0:
-            raise ModelFileError(f"{path} is empty; download it again.")
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except FileNotFoundError:
-        raise ModelFileError(f"{path} does not exist; check the path.") from None
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path, or emptied since
-        reason = getattr(error, "strerror", None) or error
-        raise ModelFileError(f"{path} cannot be read: {reason}; check the path.") from None
 
 
 class _Cursor:
@@ -109,9 +91,8 @@ class _Cursor:
         return ModelFileError(f"{self.path} is damaged: {found}; download or convert it again.")
 
     def truncated(self) -> ModelFileError:
-        return self.damaged(
-            f"{self.reading} goes past the end of the file, {len(self.buffer)} bytes"
-        )
+        size = len(self.buffer)
+        return self.damaged(f"{self.reading} goes past the end of the file ({size} bytes)")
 
     def check_count(self, count: int, smallest: int, what: str) -> None:
         """Refuse a count that the rest of the file cannot hold, before anything is allocated."""

@@ -1,5 +1,7 @@
 """What a model file holds, whichever format it came in: metadata and typed, unread weights."""
 
+import mmap
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +69,29 @@ class ModelFile:
                 "expected; convert the model again with a current converter."
             )
         return value
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """Map the regular file at `path` for reading.
+
+    The map outlives the file's name, but not its bytes: who truncates a mapped file kills its
+    readers (SIGBUS), so files are replaced by renaming, never rewritten in place.
+    Raises `ModelFileError` where there is no such file, or it is empty or cannot be read.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            raise ModelFileError(f"{path} is {kind}; give the path of a model file.")
+        if status.st_size == 0:
+            raise ModelFileError(f"{path} is empty; download it again.")
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        raise ModelFileError(f"{path} does not exist; check the path.") from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path.
+        reason = getattr(error, "strerror", None) or error
+        raise ModelFileError(f"{path} cannot be read ({reason}); check the path.") from None
 
 
 def _shortened(value: object) -> str:
