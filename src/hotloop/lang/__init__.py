@@ -18,9 +18,10 @@ from hotloop.lang.atomic import (
     store_release,
 )
 from hotloop.lang.dot import add_pairs, dot2, dot4, dot4_signed
-from hotloop.lang.flow import call, function, if_, if_else, loop, ret, while_
+from hotloop.lang.flow import call, call_address, function, if_, if_else, loop, ret, strip, while_
 from hotloop.lang.math import (
     absolute,
+    any_lane,
     bf16_to_f32,
     floor,
     fma,
@@ -53,7 +54,17 @@ from hotloop.lang.types import (
     u32,
     u64,
 )
-from hotloop.lang.values import Operand, Pointer, Value, Var, as_value, constant, null, zeros
+from hotloop.lang.values import (
+    Operand,
+    Pointer,
+    Value,
+    Var,
+    as_value,
+    constant,
+    null,
+    vector,
+    zeros,
+)
 
 __all__ = [
     "Module",
@@ -65,10 +76,12 @@ __all__ = [
     "Var",
     "absolute",
     "add_pairs",
+    "any_lane",
     "as_value",
     "bf16_to_f32",
     "bool_",
     "call",
+    "call_address",
     "compare_exchange",
     "constant",
     "current",
@@ -104,12 +117,14 @@ __all__ = [
     "select",
     "sqrt",
     "store_release",
+    "strip",
     "sum_lanes",
     "tree",
     "u8",
     "u16",
     "u32",
     "u64",
+    "vector",
     "while_",
     "zeros",
 ]

@@ -1,5 +1,7 @@
 """Atomics: the loads, stores and read-modify-writes that threads meet at (i32 and i64)."""
 
+from llvmlite.ir.instructions import StoreAtomicInstr
+
 from hotloop.lang.trace import current
 from hotloop.lang.types import bool_, i32
 from hotloop.lang.values import Operand, Pointer, Value, as_value
@@ -19,8 +21,10 @@ def load_relaxed(address: Pointer) -> Value:
 
 
 def store_release(address: Pointer, value: Operand) -> None:
-    stored = as_value(value, address.element)
-    current().builder.store_atomic(stored.llvm, address.llvm, "release", align=address.element.size)
+    builder, stored = current().builder, as_value(value, address.element)
+    # llvmlite's builder.store_atomic still asks for typed pointers.
+    size = address.element.size
+    builder._insert(StoreAtomicInstr(builder.block, stored.llvm, address.llvm, "release", size))
 
 
 def fetch_add(address: Pointer, value: Operand) -> Value:

@@ -74,6 +74,19 @@ def loop(stop: Operand, start: Operand = 0, step: int = 1) -> Iterator[Value]:
     builder.position_at_end(after)
 
 
+def strip(stop: Operand, start: Operand = 0, lanes: int = 8) -> Iterator[tuple[Value, int]]:
+    """`for i, lanes in strip(n):` goes `lanes` elements at a time, then, at `lanes` 0, one by one.
+
+    So vectors never touch elements from `stop` on. The body is traced twice.
+    """
+    first = as_value(start, i64)
+    whole = first + (as_value(stop, i64) - first) // lanes * lanes
+    for i in loop(whole, first, lanes):
+        yield i, lanes
+    for i in loop(stop, whole):
+        yield i, 0
+
+
 def while_(condition: Callable[[], Value]) -> Iterator[None]:
     """`for _ in while_(lambda: x > 0):` repeats while the freshly traced condition holds."""
     builder = current().builder
@@ -125,10 +138,29 @@ def if_else(condition: Value) -> Iterator[Callable[[], None]]:
     builder.position_at_end(after)
 
 
-def call(target: ir.Function, args: Sequence[Operand]) -> ir.Value:
-    """Call a function of the module; numbers among `args` take the parameter's type."""
+def call(target: ir.Function, args: Sequence[Operand], result: Type = i64) -> Value:
+    """Call a function of the module; numbers among `args` take the parameter's type.
+
+    `result` is the type of what comes back; it means nothing where the function returns nothing.
+    """
     values = [
         arg.get().llvm if isinstance(arg, Value) else ir.Constant(param.type, arg)
         for arg, param in zip(args, target.args, strict=True)
     ]
-    return current().builder.call(target, values)
+    return Value(current().builder.call(target, values), result)
+
+
+def call_address(
+    code: Pointer, args: Sequence[Value], result: Type, *, variadic_from: int | None = None
+) -> Value:
+    """Call the function at an address, with the types of `args` as its parameters' types.
+
+    From `variadic_from` on, the arguments are those of a C function that takes any number.
+    """
+    fixed = args if variadic_from is None else args[:variadic_from]
+    signature = ir.FunctionType(
+        result.llvm, [arg.type.llvm for arg in fixed], var_arg=variadic_from is not None
+    )
+    builder = current().builder
+    target = builder.bitcast(code.llvm, signature.as_pointer())
+    return Value(builder.call(target, [arg.get().llvm for arg in args]), result)

@@ -52,16 +52,17 @@ def select(condition: Value, then: Value, other: Operand) -> Value:
 
 
 def maximum(a: Value, b: Operand) -> Value:
-    """The greater; `a` where they are equal (b where either is NaN)."""
+    """The greater; `b` where they are equal or either is NaN, as x86's instruction has it."""
     a = a.get()
     b = as_value(b, a.type)
-    return select(a >= b, a, b)
+    return select(a > b, a, b)
 
 
 def minimum(a: Value, b: Operand) -> Value:
+    """The lesser; `b` where they are equal or either is NaN."""
     a = a.get()
     b = as_value(b, a.type)
-    return select(a <= b, a, b)
+    return select(a < b, a, b)
 
 
 def tree(combine: Callable[[Value, Value], Value], value: Value) -> Value:
@@ -78,6 +79,11 @@ def sum_lanes(value: Value) -> Value:
 
 def max_lanes(value: Value) -> Value:
     return tree(maximum, value)
+
+
+def any_lane(mask: Value) -> Value:
+    """Whether any lane of a vector of bool is set."""
+    return mask.bitcast(Type("unsigned", mask.type.lanes)).differs(0)
 
 
 def bf16_to_f32(bits: Value) -> Value:

@@ -5,6 +5,7 @@ other operand's type. Nothing is reassociated or contracted: what a kernel spell
 so every rung of the ladder and every thread count gives the same bits.
 """
 
+from collections.abc import Sequence
 from typing import Union
 
 from llvmlite import ir
@@ -225,6 +226,10 @@ class Pointer(Value):
     def __setitem__(self, index: Operand, value: Operand) -> None:
         self.store(as_value(value, self.element), index)
 
+    def is_null(self) -> Value:
+        number = current().builder.ptrtoint(self.llvm, i64.llvm)
+        return Value(number, i64).equals(0)
+
     def load_pointer(self, index: Operand = 0, element: Type = u8) -> "Pointer":
         """The pointer stored as element `index` of an array of pointers."""
         return Pointer(self.cast(ptr).load(index).llvm, element)
@@ -245,6 +250,12 @@ def constant(number: float, type: Type) -> Value:
         return constant(number, f32 * type.lanes).to(type)
     payload = [number] * type.lanes if type.lanes else number
     return Value(ir.Constant(type.llvm, payload), type)
+
+
+def vector(numbers: Sequence[float], type: Type) -> Value:
+    """A constant with a number of its own in each lane; `type` is that of one."""
+    lanes = [float(n) if type.is_float else int(n) for n in numbers]
+    return Value(ir.Constant((type * len(lanes)).llvm, lanes), type * len(lanes))
 
 
 def zeros(type: Type) -> Value:
@@ -359,5 +370,6 @@ __all__ = [
     "as_value",
     "constant",
     "null",
+    "vector",
     "zeros",
 ]
