@@ -17,67 +17,100 @@ the largest logit, the lowest id among equals.
 u is a function of seed and position alone: the first word of Philox 4×64-10 (Salmon et al., 2011,
 "Parallel random numbers: as easy as 1, 2, 3") with key (seed, 0) and counter (position, 0, 0, 0),
 its upper 24 bits over 2^24. So seed → tokens is one function, whatever runs it.
+
+For that, probabilities are integers: 2^30 × exp(logit - largest), the fraction cut off. Their sums
+are exact in any order, and a token below 2^-30 of the likeliest is never drawn. `exp` and `log`
+are those of `hotloop.ir.approx`, so that the compiled kernel sees the very same integers.
+
+A logit that is NaN counts as the smallest float32, and infinities as the smallest and largest.
 """
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.ir.approx import exp, log
+
 Array = NDArray[Any]
 
+LARGEST = float(np.finfo(np.float32).max)
+
+ONE = 2.0**30
+"""The weight of the likeliest token."""
+
+NEGLIGIBLE = -22.0
+"""Where ONE × exp is below 1, with room for rounding: ln(2^-30) is -20.8."""
+
+WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
+MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
+ROUNDS = 10
+UNIFORM_BITS = 24
+
 _MASK = (1 << 64) - 1
-_MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
-_WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 
 
 def philox(seed: int, position: int) -> int:
     """The first 64-bit word of Philox 4×64-10."""
     c0, c1, c2, c3 = position & _MASK, 0, 0, 0
     k0, k1 = seed & _MASK, 0
-    for _ in range(10):
-        p0, p1 = _MULTIPLIERS[0] * c0, _MULTIPLIERS[1] * c2
+    for _ in range(ROUNDS):
+        p0, p1 = MULTIPLIERS[0] * c0, MULTIPLIERS[1] * c2
         c0, c1, c2, c3 = (p1 >> 64) ^ c1 ^ k0, p1 & _MASK, (p0 >> 64) ^ c3 ^ k1, p0 & _MASK
-        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+        k0, k1 = (k0 + WEYL[0]) & _MASK, (k1 + WEYL[1]) & _MASK
     return c0
 
 
-def uniform(seed: int, position: int) -> np.float32:
-    """In [0, 1), a multiple of 2^-24."""
-    return np.float32((philox(seed, position) >> 40) / (1 << 24))
+def penalise(logits: Array, ring: Array, pos: int, last_n: int, penalty: np.float32) -> Array:
+    """A copy of `logits` with each distinct token of ring[pos + 1 - last_n : pos + 1] penalised.
 
-
-def penalise(logits: Array, ring: Array, pos: int, last_n: int, penalty: float) -> Array:
-    """A copy of `logits` with each distinct token of ring[pos + 1 - last_n : pos + 1] penalised."""
+    Ids that the vocabulary does not have are ignored.
+    """
     out = logits.copy()
-    if penalty == 1 or last_n <= 0:
+    if last_n <= 0 or not (penalty < 1 or penalty > 1):
         return out
-    for token in set(ring[max(0, pos + 1 - last_n) : pos + 1].tolist()):
-        if 0 <= token < len(out):
-            value = logits[token]
-            out[token] = value / np.float32(penalty) if value > 0 else value * np.float32(penalty)
+    recent = np.unique(ring[max(0, pos + 1 - last_n) : pos + 1])
+    recent = recent[(recent >= 0) & (recent < len(out))]
+    chosen = logits[recent]
+    with np.errstate(all="ignore"):
+        out[recent] = np.where(chosen > 0, chosen / penalty, chosen * penalty)
     return out
+
+
+def weights(row: Array, kept: Array, temperature: np.float32) -> NDArray[np.int64]:
+    """Integers in proportion to softmax(row / temperature), 0 where not kept."""
+    with np.errstate(all="ignore"):
+        x = (row - row.max()) / temperature
+    x = np.where(x > NEGLIGIBLE, x, np.float32(NEGLIGIBLE))
+    return np.where(kept, exp(x) * np.float32(ONE), np.float32(0)).astype(np.int64)
+
+
+def threshold(row: Array, top_k: int, top_p: np.float32, min_p: np.float32) -> np.float32:
+    """The logit that kept tokens reach; at most the largest one."""
+    limit = np.float32(-LARGEST)
+    if 0 < top_k < len(row):
+        limit = np.partition(row, -top_k)[-top_k]
+    if top_p < 1:
+        mass = weights(row, row >= limit, np.float32(1))
+        order = np.argsort(-row, kind="stable")
+        running = np.cumsum(mass[order])
+        needed = max(1, math.ceil(float(top_p) * float(running[-1])))
+        limit = max(limit, row[order[np.searchsorted(running, needed)]])
+    if min_p > 0:
+        limit = max(limit, row.max() + log(min(1.0, float(min_p))))
+    return limit
 
 
 def sample(logits: Array, ring: Array, pos: Array, control: Array) -> Array:
     """The token for position pos + 1, as i32[1]; see the module's text for the rule."""
     c, at = control[0], int(pos[0])
-    row = penalise(logits[0], ring, at, int(c["repeat_last_n"]), float(c["repeat_penalty"]))
-    if c["temperature"] <= 0:
+    row = penalise(logits[0], ring, at, int(c["repeat_last_n"]), c["repeat_penalty"])
+    row = np.clip(np.where(np.isnan(row), -LARGEST, row), -LARGEST, LARGEST).astype(np.float32)
+    if not c["temperature"] > 0:
         return np.array([row.argmax()], np.int32)
-    top = row.max()
-    kept = np.ones(len(row), bool)
-    if 0 < c["top_k"] < len(row):
-        kept = row >= np.partition(row, -int(c["top_k"]))[-int(c["top_k"])]
-    if c["top_p"] < 1:
-        mass = np.where(kept, np.exp((row - top).astype(np.float32)), np.float32(0))
-        order = np.argsort(-row, kind="stable")
-        running = np.cumsum(mass[order], dtype=np.float64)
-        last = int(np.searchsorted(running, float(c["top_p"]) * running[-1]))
-        kept &= row >= row[order[min(last, len(row) - 1)]]
-    if c["min_p"] > 0:
-        kept &= row >= top + np.log(c["min_p"])
-    weights = np.where(kept, np.exp((row - top) / c["temperature"]), np.float32(0))
-    running = np.cumsum(weights, dtype=np.float64)
-    drawn = int(np.searchsorted(running, float(uniform(int(c["seed"]), at)) * running[-1], "right"))
-    return np.array([min(drawn, int(np.flatnonzero(kept)[-1]))], np.int32)
+    limit = threshold(row, int(c["top_k"]), c["top_p"], c["min_p"])
+    running = np.cumsum(weights(row, row >= limit, c["temperature"]))
+    word = philox(int(c["seed"]), at)
+    drawn = int(running[-1]) * (word >> (64 - UNIFORM_BITS)) >> UNIFORM_BITS
+    return np.array([np.searchsorted(running, drawn, "right")], np.int32)
