@@ -1,0 +1,70 @@
+"""emit, advance: what ends a step."""
+
+from hotloop.ir.types import CONTROL
+from hotloop.kernels.control import field, read
+from hotloop.kernels.tile import Tile, kernel
+from hotloop.lang import (
+    Pointer,
+    Value,
+    Var,
+    as_value,
+    constant,
+    i32,
+    i64,
+    if_,
+    load_relaxed,
+    loop,
+    minimum,
+    select,
+    store_release,
+)
+
+LENGTH, STOP_TOKEN, CANCELLED = 1, 2, 3
+"""Values of the control block's `finish`."""
+
+
+@kernel("emit")
+def emit(tile: Tile) -> None:
+    """Publish the token for position pos + 1; write 1 to the result if the generation ends there.
+
+    Where it goes on, the result is left alone (the runtime zeroes it before a launch): it only ever
+    goes from 0 to 1, so a thread that reads it late, when others are a step further, still sees
+    the end, and one that reads it early sees what that step's end will not take back.
+    """
+    token_at, ring, pos, control = tile.operands
+    assert tile.result is not None
+    token = token_at.cast(i32).load()
+    at = pos.cast(i32).load() + 1
+    ring.cast(i32).store(token, at.to(i64))
+    store_release(field(control, "published"), at.to(i64) + 1)
+    finish = select(
+        _stops(control, token),
+        constant(STOP_TOKEN, i32),
+        select(
+            at >= read(control, "last_pos"),
+            constant(LENGTH, i32),
+            select(load_relaxed(field(control, "cancel")).differs(0), constant(CANCELLED, i32), 0),
+        ),
+    )
+    with if_(finish.differs(0)):
+        # After `published`, so that whoever sees the end sees the last token too.
+        store_release(field(control, "finish"), finish)
+        store_release(tile.result.cast(i32), 1)
+
+
+def _stops(control: Pointer, token: Value) -> Value:
+    """Whether the token is one of the valid stop ids."""
+    assert CONTROL.fields is not None
+    (most,) = CONTROL.fields["stop_ids"][0].shape
+    valid = minimum(read(control, "stop_count"), most).to(i64)
+    found = Var(as_value(0, i32))
+    for i in loop(valid):
+        stop = field(control, "stop_ids").load(i)
+        found.set(select(stop.equals(token), constant(1, i32), found))
+    return found.differs(0)
+
+
+@kernel("advance")
+def advance(tile: Tile) -> None:
+    assert tile.result is not None
+    tile.result.cast(i32).store(tile.operands[0].cast(i32).load() + 1)

@@ -1,0 +1,52 @@
+"""rope: rotary position embedding (Su et al., 2021, arXiv 2104.09864), from a table of angles."""
+
+from hotloop.kernels.tile import Tile, kernel, row_stride
+from hotloop.lang import Pointer, Value, f32, i32, i64, loop, strip
+
+
+@kernel("rope")
+def rope(tile: Tile) -> None:
+    """Rows of the table, f32[context, head_dim], lie `row_stride(head_dim)` floats apart.
+
+    Row p holds the cosines of position p, one for each pair of a head, then the sines.
+    """
+    x_type = tile.spec.operands[0]
+    head_dim = int(tile.spec.attr("head_dim"))
+    rotate = _rotate_half if tile.spec.attr("pairing") == "half" else _rotate_interleaved
+    x, pos, table = tile.operands
+    assert tile.result is not None
+    first = pos.cast(i32).load().to(i64)
+    for token in loop(tile.count):
+        angles = table.cast(f32).at((first + token) * row_stride(head_dim))
+        row = token * row_stride(x_type.shape[1])
+        for head in loop(tile.hi, tile.lo, head_dim):
+            at = row + head
+            rotate(x.cast(f32).at(at), tile.result.cast(f32).at(at), angles, head_dim // 2)
+
+
+def _rotate_half(x: Pointer, y: Pointer, angles: Pointer, half: int) -> None:
+    """Pairs (i, i + half)."""
+    for i, lanes in strip(half):
+        cos, sin = angles.load(i, lanes), angles.load(i + half, lanes)
+        a, b = _turn(x.load(i, lanes), x.load(i + half, lanes), cos, sin)
+        y.store(a, i)
+        y.store(b, i + half)
+
+
+def _rotate_interleaved(x: Pointer, y: Pointer, angles: Pointer, half: int) -> None:
+    """Pairs (2i, 2i + 1)."""
+    for i, lanes in strip(half):
+        cos, sin = angles.load(i, lanes), angles.load(i + half, lanes)
+        if lanes:
+            pairs = x.load(i * 2, 2 * lanes)
+            even, odd = list(range(0, 2 * lanes, 2)), list(range(1, 2 * lanes, 2))
+            a, b = _turn(pairs.shuffle(even), pairs.shuffle(odd), cos, sin)
+            y.store(a.shuffle([n // 2 + n % 2 * lanes for n in range(2 * lanes)], b), i * 2)
+        else:
+            a, b = _turn(x.load(i * 2), x.load(i * 2 + 1), cos, sin)
+            y.store(a, i * 2)
+            y.store(b, i * 2 + 1)
+
+
+def _turn(a: Value, b: Value, cos: Value, sin: Value) -> tuple[Value, Value]:
+    return a * cos - b * sin, a * sin + b * cos
