@@ -1,0 +1,27 @@
+"""Kernels: how each op is compiled, a file per family; importing the package registers them all."""
+
+from hotloop.kernels import (
+    attention,
+    cache,
+    elementwise,
+    embed,
+    emit,
+    linear,
+    norm,
+    quantise,
+    rope,
+    sampling,
+)
+
+__all__ = [
+    "attention",
+    "cache",
+    "elementwise",
+    "embed",
+    "emit",
+    "linear",
+    "norm",
+    "quantise",
+    "rope",
+    "sampling",
+]

@@ -1,0 +1,150 @@
+"""sample: from a row of logits to a token, exactly as `hotloop.ir.sample` says."""
+
+from hotloop.ir.sample import LARGEST, UNIFORM_BITS
+from hotloop.kernels.control import read
+from hotloop.kernels.philox import philox
+from hotloop.kernels.threshold import GROUP, Row, find_maxima, min_p, top_k, top_p, weigh
+from hotloop.kernels.tile import OpSpec, Tile, kernel
+from hotloop.lang import (
+    Pointer,
+    Value,
+    Var,
+    any_lane,
+    constant,
+    f32,
+    i32,
+    i64,
+    if_,
+    if_else,
+    loop,
+    max_lanes,
+    maximum,
+    minimum,
+    select,
+    strip,
+    u64,
+    while_,
+)
+
+SCAN = 32
+"""Logits that argmax looks at together."""
+
+
+def _scratch(spec: OpSpec) -> int:
+    return Row.nbytes(spec.operands[0].shape[1])
+
+
+@kernel("sample", scratch=_scratch)
+def sample(tile: Tile) -> None:
+    """Where no logit changes and the largest is taken, nothing is copied."""
+    vocabulary = tile.spec.operands[0].shape[1]
+    logits, _, _, control = tile.operands
+    assert tile.result is not None
+    logits, token = logits.cast(f32), tile.result.cast(i32)
+    temperature = read(control, "temperature")
+    greedy = ~(temperature > 0)
+    penalises = _penalises(control)
+    with if_else(greedy & ~penalises) as otherwise:
+        token.store(_argmax(logits, vocabulary).to(i32))
+        otherwise()
+        row = Row.at(tile.scratch, vocabulary)
+        _copy(logits, row, vocabulary)
+        with if_(penalises):
+            _penalise(tile, row.values)
+        with if_else(greedy) as otherwise:
+            token.store(_argmax(row.values, vocabulary).to(i32))
+            otherwise()
+            token.store(_draw(tile, row, vocabulary).to(i32))
+
+
+def _argmax(values: Pointer, count: int) -> Value:
+    """The index of the largest, the lowest among equals; 0 where nothing is above -infinity."""
+    whole = count // SCAN * SCAN
+    lanes = Var(constant(float("-inf"), f32 * SCAN))
+    for i in loop(whole, step=SCAN):
+        lanes.set(maximum(values.load(i, SCAN), lanes))  # in this order NaN is passed over
+    top = Var(max_lanes(lanes))
+    for i in loop(count, whole):
+        top.set(maximum(values.load(i), top))
+    at = Var(constant(0, i64))
+    with if_(top > float("-inf")):
+        if whole:
+            start = maximum(constant(whole, i64) - SCAN, 0)
+            for _ in while_(lambda: (at < whole) & ~_any_equal(values, minimum(start, at), top)):
+                at.set(at + SCAN)
+        for _ in while_(lambda: ~values.load(at).equals(top)):
+            at.set(at + 1)
+    return at.get()
+
+
+def _any_equal(values: Pointer, at: Value, number: Value) -> Value:
+    return any_lane(values.load(at, SCAN).equals(number))
+
+
+def _copy(logits: Pointer, row: Row, vocabulary: int) -> None:
+    for i, lanes in strip(vocabulary):
+        row.values.store(_finite(logits.load(i, lanes)), i)
+    for i in loop(row.groups * GROUP, vocabulary):
+        row.values.store(float("-inf"), i)
+
+
+def _finite(values: Value) -> Value:
+    """Infinities and NaN to the ends of the range: NaN, like -infinity, to the smallest."""
+    return minimum(maximum(values, -LARGEST), LARGEST)
+
+
+def _penalises(control: Pointer) -> Value:
+    penalty = read(control, "repeat_penalty")
+    return ((penalty < 1) | (penalty > 1)) & (read(control, "repeat_last_n") > 0)
+
+
+def _penalise(tile: Tile, values: Pointer) -> None:
+    """Each from the logit as it was, so that a token that occurs twice is penalised once."""
+    vocabulary, capacity = tile.spec.operands[0].shape[1], tile.spec.operands[1].shape[0]
+    logits, ring, pos, control = tile.operands
+    penalty = read(control, "repeat_penalty")
+    stop = minimum(pos.cast(i32).load().to(i64) + 1, capacity)
+    start = maximum(stop - read(control, "repeat_last_n").to(i64), 0)
+    for i in loop(stop, start):
+        token = ring.cast(i32).load(i).to(i64)
+        with if_((token >= 0) & (token < vocabulary)):
+            logit = logits.cast(f32).load(token)
+            penalised = select(logit > 0, logit / penalty, logit * penalty)
+            values.store(_finite(penalised), token)
+
+
+def _draw(tile: Tile, row: Row, vocabulary: int) -> Value:
+    """Keep what reaches the threshold, and draw one by its weight."""
+    _, _, pos, control = tile.operands
+    top = find_maxima(row)
+    limit = Var(constant(-LARGEST, f32))
+    k, p, least = read(control, "top_k"), read(control, "top_p"), read(control, "min_p")
+    with if_((k > 0) & (k < vocabulary)):
+        limit.set(top_k(row, k.to(i64)))
+    with if_(p < 1):
+        limit.set(top_p(row, p, limit, top))
+    with if_(least > 0):
+        limit.set(maximum(min_p(least, top), limit))
+    total = weigh(row, limit, top, read(control, "temperature"))
+    word = philox(read(control, "seed"), pos.cast(i32).load())
+    return _find(row, _share(total, word >> (64 - UNIFORM_BITS)))
+
+
+def _share(total: Value, uniform: Value) -> Value:
+    """total · uniform / 2^24, cut to an integer, without a product of more than 64 bits."""
+    low = total & ((1 << UNIFORM_BITS) - 1)
+    return (total >> UNIFORM_BITS) * uniform + ((low * uniform) >> UNIFORM_BITS)
+
+
+def _find(row: Row, share: Value) -> Value:
+    """The first index whose running sum of weights exceeds `share`, which is below their total."""
+    running = Var(constant(0, u64))
+    group = Var(constant(0, i64))
+    for _ in while_(lambda: running + row.totals.load(group) <= share):
+        running.set(running + row.totals.load(group))
+        group.set(group + 1)
+    at = Var(group * GROUP)
+    for _ in while_(lambda: running + row.weights.load(at).to(u64) <= share):
+        running.set(running + row.weights.load(at).to(u64))
+        at.set(at + 1)
+    return at.get()
