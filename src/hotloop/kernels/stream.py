@@ -1,17 +1,27 @@
-"""Reading packed weights at the speed of memory."""
+"""Reading packed weights at the speed of memory.
+
+The hardware's prefetchers stop at the end of each 4 KiB page, and the instructions that unpack
+weights leave the core's window too short to cover the latency of memory by itself. So lines are
+asked for twice: far ahead into the second-level cache, which waits for memory, then near into the
+first. One level alone, at any distance, came to 80–90% of a plain read where both together come to
+95–100% (matrices of 576 to 8,192 columns, 100 and 500 MB, one and two threads).
+"""
 
 from hotloop.lang import Pointer, prefetch
 
-AHEAD = 1024
-"""Bytes between what is read and what is prefetched."""
+NEAR = 2048
+"""Bytes between what is read and what is on its way into the first-level cache."""
+FAR = 8192
+"""The same for the second-level cache."""
 
 _LINE = 64
 
 
 def prefetch_ahead(position: Pointer, nbytes: int) -> None:
-    """Prefetch what lies `AHEAD` of the `nbytes` bytes from `position` on.
+    """Prefetch what lies ahead of the `nbytes` bytes from `position` on.
 
     It may run past the end of a buffer: a prefetch never faults.
     """
     for offset in range(0, nbytes, _LINE):
-        prefetch(position.at(AHEAD + offset))
+        prefetch(position.at(NEAR + offset), locality=3)
+        prefetch(position.at(FAR + offset), locality=2)
