@@ -1,0 +1,1 @@
+"""Backends: from a verified program to something that runs."""

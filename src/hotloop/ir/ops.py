@@ -198,7 +198,7 @@ def _infer_store(types: Sequence[TensorType], attrs: Attrs) -> None:
     _position(pos)
 
 
-def _store(cache: Array, x: Array, pos: Array) -> None:
+def _store(cache: Array, x: Array, pos: Array, *, head_dim: int) -> None:
     heads, _, head = cache.shape
     at = int(pos[0])
     rows = x.reshape(x.shape[0], heads, head).transpose(1, 0, 2)

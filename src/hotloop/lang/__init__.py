@@ -11,6 +11,7 @@ operators do not say, `atomic` what threads meet at.
 
 from hotloop.lang.atomic import (
     compare_exchange,
+    fence,
     fetch_add,
     load_acquire,
     load_relaxed,
@@ -91,6 +92,7 @@ __all__ = [
     "f16",
     "f32",
     "f64",
+    "fence",
     "fetch_add",
     "floor",
     "fma",

@@ -42,6 +42,11 @@ def compare_exchange(address: Pointer, expected: Value, new: Value) -> tuple[Val
     return found, Value(builder.extract_value(pair, 1), bool_)
 
 
+def fence() -> None:
+    """Order everything before against everything after, for all threads."""
+    current().builder.fence("seq_cst")
+
+
 def pause() -> None:
     """Tell the CPU that this is a spin loop."""
     tracer = current()

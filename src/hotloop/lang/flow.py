@@ -56,8 +56,13 @@ def ret(value: Operand | None = None, type: Type = i64) -> None:
         builder.ret(as_value(value, type).llvm)
 
 
-def loop(stop: Operand, start: Operand = 0, step: int = 1) -> Iterator[Value]:
-    """`for i in loop(n):` traces a loop of i64 `i` from `start` up to, not including, `stop`."""
+def loop(
+    stop: Operand, start: Operand = 0, step: int = 1, *, rolled: bool = False
+) -> Iterator[Value]:
+    """`for i in loop(n):` traces a loop of i64 `i` from `start` up to, not including, `stop`.
+
+    LLVM neither unrolls nor vectorises a `rolled` one.
+    """
     builder = current().builder
     end = as_value(stop, i64)
     index = Var(as_value(start, i64))
@@ -70,8 +75,18 @@ def loop(stop: Operand, start: Operand = 0, step: int = 1) -> Iterator[Value]:
     builder.position_at_end(body)
     yield index.get()
     index += step
-    builder.branch(head)
+    back = builder.branch(head)
+    if rolled:
+        back.set_metadata("llvm.loop", _as_it_is(builder.module))
     builder.position_at_end(after)
+
+
+def _as_it_is(module: ir.Module) -> ir.MDValue:
+    """A loop's metadata that bars what is not asked for; LLVM wants a node that holds itself."""
+    option = module.add_metadata(["llvm.loop.disable_nonforced"])
+    node = ir.MDValue(module, [], str(len(module.metadata)))
+    node.operands = (node, option)
+    return node
 
 
 def strip(stop: Operand, start: Operand = 0, lanes: int = 8) -> Iterator[tuple[Value, int]]:
@@ -83,7 +98,7 @@ def strip(stop: Operand, start: Operand = 0, lanes: int = 8) -> Iterator[tuple[V
     whole = first + (as_value(stop, i64) - first) // lanes * lanes
     for i in loop(whole, first, lanes):
         yield i, lanes
-    for i in loop(stop, whole):
+    for i in loop(stop, whole, rolled=True):
         yield i, 0
 
 
@@ -161,6 +176,14 @@ def call_address(
     signature = ir.FunctionType(
         result.llvm, [arg.type.llvm for arg in fixed], var_arg=variadic_from is not None
     )
-    builder = current().builder
-    target = builder.bitcast(code.llvm, signature.as_pointer())
-    return Value(builder.call(target, [arg.get().llvm for arg in args]), result)
+    callee = _Callee(code.llvm, signature)
+    return Value(current().builder.call(callee, [arg.get().llvm for arg in args]), result)
+
+
+class _Callee:
+    """An address with a signature: llvmlite calls functions only, LLVM any pointer."""
+
+    def __init__(self, address: ir.Value, signature: ir.FunctionType) -> None:
+        self.type = address.type
+        self.function_type = signature
+        self.get_reference = address.get_reference

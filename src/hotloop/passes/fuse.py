@@ -14,6 +14,7 @@ after becomes one kernel each, but an op whose result leaves the model (a token)
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +100,7 @@ def _split(name: str, ops: Sequence[Op]) -> list[Group]:
     """One group, or several where an op must start a kernel."""
     starts = [i for i, op in enumerate(ops) if i == 0 or OPS[op.name].starts_kernel]
     groups: list[Group] = []
-    for start, end in zip(starts, [*starts[1:], len(ops)], strict=True):
+    for start, end in pairwise([*starts, len(ops)]):
         first = ops[start]
         single = end - start == 1 or OPS[first.name].starts_kernel
         groups.append((first.name if single else name, ops[start:end]))

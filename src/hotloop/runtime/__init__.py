@@ -1,0 +1,1 @@
+"""The runtime: sequences and their generation, on executables of a backend."""

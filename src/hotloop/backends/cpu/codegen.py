@@ -1,0 +1,260 @@
+"""Code generation: a program becomes an LLVM module of tile, kernel and launch functions.
+
+    i64 launch(context, team, tid, args)
+
+runs the whole program, or (in a program whose items are launches of their own) one kernel on the
+addresses in `args`. A loop of the program is a loop in `launch`, so the size of the code does not
+grow with the number of layers, and nothing but the loop's index tells one layer from the next.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from hotloop.backends.cpu import shared
+from hotloop.backends.cpu.kernel_code import CallSite, KernelCode
+from hotloop.backends.cpu.places import Region, Scope, Work
+from hotloop.backends.cpu.sync import Sync, define_sync, word
+from hotloop.ir.program import Call, Item, Kernel, Loop, LoopArg, Program, calls
+from hotloop.lang import (
+    Module,
+    Pointer,
+    Target,
+    Value,
+    Var,
+    call,
+    constant,
+    current,
+    function,
+    i32,
+    i64,
+    if_,
+    loop,
+    ptr,
+    ret,
+    while_,
+)
+
+LAUNCH = (("context", ptr), ("team", ptr), ("tid", i64), ("args", ptr))
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The module, its launches in order, and a label for each stage the watchdog may name."""
+
+    module: Module
+    launches: tuple[str, ...]
+    stages: tuple[str, ...]
+    """The label of stage number i + 1."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a value lives in the current iteration: a region's base + offset + shift, in bytes."""
+
+    region: int
+    offset: int
+    shift: Value | None = None
+
+
+def generate(
+    program: Program, weights: Region, states: Region, work: Work, target: Target
+) -> Generated:
+    """The code of `program`, whose values live where the regions say."""
+    module = Module(program.name, target)
+    sync = define_sync(module)
+    kernels = KernelCode(module, sync, work)
+    if program.launch == "program":
+        _ProgramLaunch(module, sync, kernels, weights, states, work).define(program)
+        sites = [item.kernel for item in calls(program.body)]
+        return Generated(module, ("launch",), _labels(sites))
+    first = 1
+    for kernel in program.kernels:
+        _define_item_launch(module, kernels, kernel, first)
+        first += len(kernel.stages)
+    launches = tuple(item_launch(item.kernel) for item in calls(program.body))
+    return Generated(module, launches, _labels(program.kernels))
+
+
+def _labels(kernels: list[Kernel] | tuple[Kernel, ...]) -> tuple[str, ...]:
+    return tuple(f"@{kernel.name} %{stage.name}" for kernel in kernels for stage in kernel.stages)
+
+
+def item_launch(kernel: Kernel) -> str:
+    return f"launch_{kernel.name}"
+
+
+def _define_item_launch(module: Module, kernels: KernelCode, kernel: Kernel, first: int) -> None:
+    """A launch of one kernel: nothing precedes it, and all its stages run for the first time."""
+    with function(module, item_launch(kernel), LAUNCH, i64, exported=True) as arguments:
+        context, team, tid, args = arguments
+        assert isinstance(args, Pointer)
+        zero = constant(0, i64)
+        site = CallSite(
+            epoch=zero,
+            sync=_first_sync(team),
+            ready=constant(shared.BARRIER, i64),
+            target=zero,
+            first=first,
+        )
+        count = len(kernel.params) + len(kernel.results)
+        addresses = [args.load_pointer(i) for i in range(count)]
+        kernels.call(kernel, (context, team, tid), site, addresses)
+        ret(0)
+
+
+def _first_sync(team: Value) -> Value:
+    """Offset in the team's memory of the counters of a launch's first stage."""
+    return word(team, shared.THREADS).load() * shared.LINE + shared.THREAD
+
+
+class _ProgramLaunch:
+    """Traces the launch of a whole program."""
+
+    def __init__(
+        self,
+        module: Module,
+        sync: Sync,
+        kernels: KernelCode,
+        weights: Region,
+        states: Region,
+        work: Work,
+    ) -> None:
+        self.module = module
+        self.sync = sync
+        self.kernels = kernels
+        self.weights = weights
+        self.states = states
+        self.work = work
+        self.epochs: dict[tuple[Scope, int], Var] = {}
+        self.firsts: dict[tuple[Scope, int], int] = {}
+
+    def define(self, program: Program) -> None:
+        with function(self.module, "launch", LAUNCH, i64, exported=True) as arguments:
+            self.context, self.team, self.tid, _ = arguments
+            self.first_sync = _first_sync(self.team)
+            self.stage_bytes = (word(self.team, shared.THREADS).load() + 1) * shared.LINE
+            # What precedes the next call is complete when the counter at offset `ready` of the
+            # team's memory reaches `target`; before the first call, any counter has reached 0.
+            self.ready = Var(constant(shared.BARRIER, i64))
+            self.target = Var(constant(0, i64))
+            self._number(program.body, (), 0)
+            names = {
+                value.name: Address(shared.WORK, self.work.places[((), value.name)])
+                for value in program.inputs
+            }
+            for region, places, values in (
+                (shared.WEIGHTS, self.weights, program.weights),
+                (shared.STATE, self.states, program.states),
+            ):
+                for value in values:
+                    names[value.name] = Address(region, places.offsets[value.name])
+            self._items(program.body, (), names)
+            ret(0)
+
+    def _number(self, body: tuple[Item, ...], scope: Scope, first: int) -> int:
+        """Give each call its stages' numbers, and an epoch that counts from 0 in every launch."""
+        for i, item in enumerate(body):
+            if isinstance(item, Loop):
+                first = self._number(item.body, (*scope, i), first)
+            else:
+                self.firsts[(scope, i)] = first
+                self.epochs[(scope, i)] = Var(constant(0, i64))
+                first += len(item.kernel.stages)
+        return first
+
+    def _items(self, body: tuple[Item, ...], scope: Scope, names: dict[str, Address]) -> None:
+        for i, item in enumerate(body):
+            if isinstance(item, Call):
+                for name in item.results:
+                    names.setdefault(name, self._result(scope, name))
+                self._call(item, (scope, i), names)
+            else:
+                self._loop(item, (*scope, i), names)
+                for _, outer in item.yields:
+                    names[outer] = self._result(scope, outer)
+
+    def _result(self, scope: Scope, name: str) -> Address:
+        return Address(shared.WORK, self.work.places[(scope, name)])
+
+    def _call(self, item: Call, place: tuple[Scope, int], names: Mapping[str, Address]) -> None:
+        kernel, epoch, first = item.kernel, self.epochs[place], self.firsts[place]
+        sync = self.first_sync + self.stage_bytes * first
+        site = CallSite(epoch.get(), sync, self.ready.get(), self.target.get(), first + 1)
+        addresses = [self._pointer(names[name]) for name in (*item.args, *item.results)]
+        self.kernels.call(kernel, (self.context, self.team, self.tid), site, addresses)
+        epoch.set(epoch + 1)
+        last = self.kernels.exit_index(kernel)
+        self.ready.set(sync + self.stage_bytes * last + shared.DONE)
+        self.target.set(epoch * self.kernels.tiles(kernel, kernel.stages[last]))
+
+    def _pointer(self, address: Address) -> Pointer:
+        base = word(self.context, 8 * address.region).load_pointer()
+        at = base.at(address.offset)
+        return at if address.shift is None else at.at(address.shift)
+
+    def _loop(self, item: Loop, scope: Scope, outside: Mapping[str, Address]) -> None:
+        if item.trip is not None:
+            for i in loop(item.trip):
+                self._items(item.body, scope, self._arguments(item, scope, outside, i))
+            return
+        index, more = Var(constant(0, i64)), Var(constant(1, i32))
+        for _ in while_(lambda: more.differs(0)):
+            names = self._arguments(item, scope, outside, index.get())
+            self._items(item.body, scope, names)
+            # The flag goes from 0 to 1 once, in the last iteration. A thread that looks late may
+            # see it early and leave, but only when all that it would have skipped is complete.
+            assert isinstance(self.team, Pointer)
+            counter = self.team.at(self.ready)
+            zero = constant(0, i64)
+            wait = [counter, self.target, self.team, self.tid, zero, index]
+            with if_(call(self.sync.wait, wait).differs(0)):
+                ret(1)
+            flag = self._pointer(names[item.until]).cast(i32)
+            more.set(flag.load().equals(0).to(i32))
+            index.set(index + 1)
+
+    def _arguments(
+        self, item: Loop, scope: Scope, outside: Mapping[str, Address], i: Value
+    ) -> dict[str, Address]:
+        """The names inside the loop, for iteration `i`."""
+        names: dict[str, Address] = {}
+        for arg in item.args:
+            first = outside[arg.outer[0]]
+            if arg.buffers == 2:
+                second = Address(shared.WORK, self.work.second[(scope, arg.name)])
+                names[arg.name] = _alternate(first, second, i)
+                names[arg.next] = _alternate(first, second, i + 1)
+            elif len(arg.outer) == 1:
+                names[arg.name] = first
+            else:
+                names[arg.name] = self._stacked(arg, outside, i)
+        return names
+
+    def _stacked(self, arg: LoopArg, outside: Mapping[str, Address], i: Value) -> Address:
+        """The first buffer plus i strides.
+
+        Where the buffers do not lie at equal distances, their offsets are a table in the code.
+        """
+        first, *rest = [outside[name] for name in arg.outer]
+        assert all(a.shift is None and a.region == first.region for a in (first, *rest))
+        shifts = [0, *(other.offset - first.offset for other in rest)]
+        if shifts == list(range(0, len(shifts) * shifts[1], shifts[1])):
+            return Address(first.region, first.offset, i * shifts[1])
+        return Address(first.region, first.offset, self._table(shifts).load(i))
+
+    def _table(self, numbers: list[int]) -> Pointer:
+        type = ir.ArrayType(i64.llvm, len(numbers))
+        name = self.module.llvm.get_unique_name("shifts")
+        table = ir.GlobalVariable(self.module.llvm, type, name)
+        table.initializer = ir.Constant(type, numbers)
+        table.global_constant, table.linkage = True, "internal"
+        return Pointer(current().builder.bitcast(table, ptr.llvm), i64)
+
+
+def _alternate(first: Address, second: Address, i: Value) -> Address:
+    """`first` in even iterations, `second` in odd ones (both in the work region)."""
+    assert first.region == second.region
+    assert first.shift is None
+    return Address(first.region, first.offset, (i & 1) * (second.offset - first.offset))

@@ -1,0 +1,181 @@
+"""Executables: a program's machine code together with the memory it runs on.
+
+`Weights` are packed once for a model; `Sequence` is the state of one conversation; an `Executable`
+is one program, which runs on both. All programs of a model see weights and state in the same
+places, so a prompt read by one program is continued by another.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.backends.cpu import jit, shared
+from hotloop.backends.cpu.arena import Arena
+from hotloop.backends.cpu.codegen import generate, item_launch
+from hotloop.backends.cpu.places import (
+    packed_weights,
+    place_states,
+    place_weights,
+    place_work,
+)
+from hotloop.backends.cpu.team import Team
+from hotloop.ir.graph import Graph
+from hotloop.ir.program import Call, Program, calls
+from hotloop.ir.types import TensorType
+from hotloop.kernels.pack import pack, packed_bytes
+from hotloop.kernels.tile import row_stride
+from hotloop.lang.target import host
+from hotloop.util import settings
+
+Bytes = NDArray[np.uint8]
+#: Progress of a long piece of work: (bytes done, bytes in all, what).
+Progress = Callable[[int, int | None, str], None]
+
+
+class Weights:
+    """The weights of a model, packed for the kernels that read them.
+
+    `source` gives the file's bytes of a weight by its name in the graph.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        source: Callable[[str], Bytes],
+        threads: int,
+        progress: Progress = lambda done, total, what: None,
+    ) -> None:
+        self.region = place_weights(graph)
+        self.arena = Arena(self.region.nbytes, "the packed weights")
+        packed = packed_weights(graph)
+        total, done, lock = self.region.nbytes, 0, threading.Lock()
+
+        def place(name: str) -> None:
+            nonlocal done
+            type, data, at = graph.types[name], source(name), self.region.offsets[name]
+            if name in packed:
+                pack(data, type, self.arena.data[at : at + packed_bytes(type)])
+            else:
+                self.arena.data[at : at + type.nbytes] = data
+            with lock:
+                done += data.nbytes
+                progress(min(done, total), total, "pack")
+
+        names = sorted(self.region.offsets, key=lambda name: -graph.types[name].nbytes)
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in pool.map(place, names):
+                pass
+
+
+class SequenceState:
+    """The state of one sequence: KV cache, token ring, control block."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.region = place_states(graph)
+        self.types = {state.name: state.type for state in graph.states}
+        self.arena = Arena(self.region.nbytes, "the KV cache")
+
+    def view(self, name: str) -> NDArray[np.generic]:
+        """A state as an array over its memory (a cache in the layout of its kernels)."""
+        type, at = self.types[name], self.region.offsets[name]
+        assert type.format.numpy is not None
+        return self.arena.data[at : at + type.nbytes].view(type.format.numpy)
+
+
+class Executable:
+    """The machine code of one program, on a model's weights and a team's threads."""
+
+    def __init__(
+        self, program: Program, weights: Weights, state: SequenceState, team: Team
+    ) -> None:
+        self.program = program
+        self.team = team
+        self.state = state
+        self._weights = weights
+        self._places = place_work(program)
+        target = host(settings.TARGET.get() == "portable")
+        generated = generate(program, weights.region, state.region, self._places, target)
+        self.text = str(generated.module) if settings.DEBUG.get() >= 4 else ""
+        self.stages = generated.stages
+        self.code = jit.load(generated.module, tuple(dict.fromkeys(generated.launches)))
+        self._work = Arena(self._places.nbytes, "intermediate values")
+        self._scratch = Arena(self._places.scratch_bytes * team.threads, "the threads' scratch")
+        self._context = np.zeros(shared.CONTEXT_WORDS, np.int64)
+        self._context[shared.WEIGHTS] = weights.arena.address
+        self._context[shared.STATE] = state.arena.address
+        self._context[shared.WORK] = self._work.address
+        self._context[shared.SCRATCH] = self._scratch.address
+        self._args: list[NDArray[np.uint64]] = []
+        self._launches = self._launch_list(generated.launches)
+
+    def _launch_list(self, names: tuple[str, ...]) -> NDArray[np.uint64]:
+        launches = np.zeros((len(names), 2), np.uint64)
+        if self.program.launch == "program":
+            launches[0, 0] = self.code.address(names[0])
+            return launches
+        for i, call in enumerate(calls(self.program.body)):
+            args = np.array([*map(self._address, (*call.args, *call.results))], np.uint64)
+            self._args.append(args)
+            launches[i] = self.code.address(item_launch(call.kernel)), args.ctypes.data
+        return launches
+
+    def _address(self, name: str) -> int:
+        """The address of a name outside the loops."""
+        for arena, region in (
+            (self._weights.arena, self._weights.region),
+            (self.state.arena, self.state.region),
+        ):
+            if name in region.offsets:
+                return arena.address + region.offsets[name]
+        return self._work.address + self._places.places[((), name)]
+
+    @property
+    def launches(self) -> int:
+        """Launches in one run of the program."""
+        return len(self._launches)
+
+    def run(self, count: int = 1, *, until_done: bool = False) -> None:
+        """Run the program on the first `count` tokens of its step.
+
+        With `until_done`, run it again and again until its output `until` is set; a program that
+        loops over tokens does that by itself. Raises `HangError`.
+        """
+        self._context[shared.COUNT] = count
+        done = 0
+        if self.program.until:
+            self.view(self.program.until)[:] = 0
+            if until_done:
+                done = self._address(self.program.until)
+        self.team.run(self._context.ctypes.data, self._launches, self.stages, done)
+
+    def view(self, name: str) -> NDArray[np.generic]:
+        """A value outside the loops as an array [T, N] or [N] over its memory."""
+        return self._view(name, self.program.types[name])
+
+    def _view(self, name: str, type: TensorType) -> NDArray[np.generic]:
+        at = self._places.places[((), name)]
+        dtype = type.format.numpy
+        assert dtype is not None
+        if len(type.shape) < 2:
+            return self._work.data[at : at + type.nbytes].view(dtype)
+        rows, width = type.shape
+        stride = row_stride(width)
+        data = self._work.data[at : at + rows * stride * dtype.itemsize]
+        return data.view(dtype).reshape(rows, stride)[:, :width]
+
+    def step_through(self, count: int = 1) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """Run item by item, and give each float32 result when it is there (a copy).
+
+        Only for programs whose items are launches of their own.
+        """
+        self._context[shared.COUNT] = count
+        for i, item in enumerate(self.program.body):
+            assert isinstance(item, Call)
+            launch = self._launches[i : i + 1]
+            self.team.run(self._context.ctypes.data, launch, self.stages)
+            for name in item.results:
+                if self.program.types[name].format.name in ("f32", "i32"):
+                    yield name, self.view(name)[:count].copy()

@@ -1,0 +1,130 @@
+"""From an LLVM module to callable addresses, by way of an object file that is kept on disk.
+
+The cache is keyed by everything that the object depends on: the module's text, the target, the
+optimisation level, and the version of llvmlite. A file that cannot be read, or whose checksum is
+wrong, is compiled again; a cache that cannot be written is no reason to fail.
+"""
+
+import hashlib
+import os
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from hotloop.lang import Module, Target
+from hotloop.util import settings
+
+OPTIMISATION = 3
+
+
+@dataclass(frozen=True)
+class Code:
+    """Loaded machine code: keep it as long as an address of it is in use."""
+
+    tracker: llvm.ResourceTracker
+    object_bytes: int
+    seconds: float
+    """What compiling took, or reading from the cache."""
+    cached: bool
+
+    def address(self, name: str) -> int:
+        return int(self.tracker[name])
+
+
+def load(module: Module, exports: tuple[str, ...]) -> Code:
+    """Compile `module` (or find its object on disk) and load it."""
+    started = time.perf_counter()
+    text = str(module)
+    path = _cache_path(text, module.target)
+    image = _read(path) if path else None
+    cached = image is not None
+    if image is None:
+        image = compile_object(text, module.target)
+        if path:
+            _write(path, image)
+    builder = llvm.JITLibraryBuilder().add_object_img(image).add_current_process()
+    for name in exports:
+        builder.export_symbol(name)
+    # A library's name must be new in its process, whatever was loaded and dropped before.
+    _loaded.append(None)
+    tracker = builder.link(_engine(), f"{module.name}.{len(_loaded)}")
+    return Code(tracker, len(image), time.perf_counter() - started, cached)
+
+
+_loaded: list[None] = []
+
+
+def compile_object(text: str, target: Target) -> bytes:
+    """An object file from the text of a module."""
+    machine = target_machine(target)
+    return bytes(machine.emit_object(optimise(text, target, machine)))
+
+
+def assembly(text: str, target: Target) -> str:
+    """The assembly of a module, to look at."""
+    machine = target_machine(target)
+    return str(machine.emit_assembly(optimise(text, target, machine)))
+
+
+def optimise(text: str, target: Target, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    parsed = llvm.parse_assembly(text)
+    parsed.data_layout = str(machine.target_data)
+    parsed.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=OPTIMISATION)
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(parsed, builder)
+    return parsed
+
+
+@cache
+def target_machine(target: Target) -> llvm.TargetMachine:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.feature_string, opt=OPTIMISATION, reloc="pic", jit=True
+    )
+
+
+@cache
+def _engine() -> llvm.LLJIT:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.create_lljit_compiler(use_jit_link=True)
+
+
+def _cache_path(text: str, target: Target) -> Path | None:
+    if not settings.CODE_CACHE.get():
+        return None
+    key = hashlib.sha256()
+    for part in (llvmlite.__version__, str(OPTIMISATION), target.cpu, target.feature_string, text):
+        key.update(part.encode())
+        key.update(b"\0")
+    return settings.cache_dir() / "code" / f"{key.hexdigest()[:40]}.o"
+
+
+CHECKSUM = 32
+
+
+def _read(path: Path) -> bytes | None:
+    """The object in the cache; None where there is none, or it is not what was written."""
+    try:
+        stored = path.read_bytes()
+    except OSError:
+        return None
+    image = stored[CHECKSUM:]
+    return image if hashlib.sha256(image).digest() == stored[:CHECKSUM] else None
+
+
+def _write(path: Path, image: bytes) -> None:
+    """Put the object in place in one step, so that no reader sees half of it."""
+    part = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(hashlib.sha256(image).digest() + image)
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)

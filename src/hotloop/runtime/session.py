@@ -1,0 +1,187 @@
+"""Session: one sequence of tokens, its cache, and the programs that extend it.
+
+A prompt is read in blocks by the *prompt* program, which has no LM head; its last token is the
+first that the *decode* program takes in. What the cache holds already is not computed again: both
+programs leave the same bits there, so a cache hit changes no token.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.backends.cpu.executable import Executable, SequenceState
+from hotloop.runtime.sampling import Sampling
+from hotloop.util.errors import ContextError, UsageError
+
+#: `finish` in the control block → what people call it.
+FINISH_REASONS = {0: "running", 1: "length", 2: "stop", 3: "cancelled"}
+#: How often Python looks for new tokens. A launch needs every core; looking costs it one.
+POLL_SECONDS = 0.001
+
+
+class Session:
+    """The cache and the token ring of one sequence, and what runs on them.
+
+    `prompt` makes the prompt program's executable when a prompt first needs it; `block` is how
+    many tokens that program takes at once.
+    """
+
+    def __init__(
+        self,
+        state: SequenceState,
+        decode: Executable,
+        prompt: Callable[[], Executable],
+        block: int,
+        context: int,
+        vocab: int,
+    ) -> None:
+        self.decode = decode
+        self.context = context
+        self.vocab = vocab
+        self.finish_reason = "length"
+        self._prompt = prompt
+        self._block = block
+        self._ring: NDArray[np.generic] = state.view("ring")
+        self._control: NDArray[np.generic] = state.view("control")
+        self._cached: list[int] = []  # tokens whose keys and values are in the cache
+        self._driver: threading.Thread | None = None
+
+    def check(self, ids: Sequence[int], more: int = 1) -> None:
+        """Raise where `ids` cannot be a prompt that `more` tokens follow."""
+        if not ids:
+            raise UsageError("the prompt has no tokens; give at least one.")
+        if len(ids) + more - 1 > self.context:
+            raise ContextError(
+                f"the prompt has {len(ids)} tokens and the context holds {self.context}; shorten "
+                "the prompt or ask for a longer context."
+            )
+        wrong = next((token for token in ids if not 0 <= token < self.vocab), None)
+        if wrong is not None:
+            raise UsageError(f"there is no token {wrong}; the model has 0 to {self.vocab - 1}.")
+
+    def prefill(self, ids: Sequence[int]) -> None:
+        """Take in all tokens but the last, less what the cache holds already."""
+        self.stop()
+        inner = list(ids[:-1])
+        at = _common(self._cached, inner)
+        self._cached = inner[:at]
+        if at < len(inner):
+            program = self._prompt()
+            tokens, position = program.view("token"), program.view("pos")
+            for start in range(at, len(inner), self._block):
+                part = inner[start : start + self._block]
+                tokens[: len(part)] = part
+                position[0] = start
+                program.run(len(part))
+                self._cached += part
+        self._ring[: len(ids)] = ids
+
+    def start(self, ids: Sequence[int], max_tokens: int, sampling: Sampling) -> None:
+        """Everything that a decode launch reads: the last token of `ids`, and when to stop."""
+        self.check(ids)
+        self.prefill(ids)
+        sampling.write(self._control)
+        control = self._control[0]
+        control["published"] = len(ids)
+        control["last_pos"] = min(len(ids) - 1 + max_tokens, self.context)
+        self.decode.view("token")[0] = ids[-1]
+        self.decode.view("pos")[0] = len(ids) - 1
+
+    def run(self) -> None:
+        """Decode until the launch ends, in the calling thread."""
+        self.decode.run(until_done=True)
+        self._settle()
+
+    def _settle(self) -> None:
+        control = self._control[0]
+        # The last token is known, but was not taken in.
+        self._cached = self._ring[: int(control["published"]) - 1].tolist()
+        self.finish_reason = FINISH_REASONS[int(control["finish"])]
+
+    def stream(self) -> Iterator[int]:
+        """Decode in another thread, and give each token when it is there.
+
+        Closing the iterator cancels the launch at its next token.
+        """
+        failure: list[BaseException] = []
+
+        def drive() -> None:
+            try:
+                self.run()
+            except BaseException as error:
+                failure.append(error)
+
+        control = self._control[0]
+        read = int(control["published"])
+        driver = threading.Thread(target=drive, name="hotloop-0", daemon=True)
+        self._driver = driver
+        driver.start()
+        try:
+            while True:
+                running = driver.is_alive()
+                published = int(control["published"])
+                yield from self._ring[read:published].tolist()
+                read = published
+                if not running:
+                    break
+                driver.join(POLL_SECONDS)
+            if failure:
+                raise failure[0]
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the launch that runs, if any, at its next token."""
+        driver, self._driver = self._driver, None
+        if driver is not None and driver.is_alive():
+            self._control[0]["cancel"] = 1
+            driver.join()
+
+    def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """float32 [len(ids), vocab]: the logits after each token, each by a decode step."""
+        self.check(ids)
+        self.stop()
+        out = np.empty((len(ids), self.vocab), np.float32)
+        row = self.decode.view("logits")
+        for at, token in enumerate(ids):
+            self._one_step(at, token)
+            self.decode.run()
+            out[at] = row[0]
+        self._cached = list(ids)
+        return out
+
+    def trace(self, ids: Sequence[int]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """Every value of the step that takes in the last token of `ids` (schedule ops only)."""
+        self.check(ids)
+        self.prefill(ids)
+        self._one_step(len(ids) - 1, ids[-1])
+        yield from self.decode.step_through()
+
+    def _one_step(self, at: int, token: int) -> None:
+        Sampling().write(self._control)
+        self._control[0]["last_pos"] = at + 1
+        self._ring[at] = token
+        self.decode.view("token")[0] = token
+        self.decode.view("pos")[0] = at
+
+    def forget(self) -> None:
+        """Empty the cache."""
+        self.stop()
+        self._cached = []
+
+
+def _common(a: list[int], b: list[int]) -> int:
+    """How many tokens two sequences share at their beginning."""
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))
+    return sum(1 for _ in same)
+
+
+def timed(work: Callable[[], None]) -> float:
+    """Seconds that `work` takes."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
