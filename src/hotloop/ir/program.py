@@ -31,6 +31,7 @@ from hotloop.ir.types import TensorType
 ENTRY = "entry"
 
 ArgKind = Literal["invariant", "stacked", "carried", "state"]
+Launch = Literal["item", "program"]
 
 
 @dataclass(frozen=True)
@@ -111,9 +112,9 @@ class Kernel:
     @cached_property
     def exits(self) -> tuple[str, ...]:
         """Stages that no other stage waits for: when they are complete, so is the call."""
-        if any(stage.barrier for stage in self.stages[1:]):
-            return (self.stages[-1].name,)
         awaited = {name for stage in self.stages for name in stage.after}
+        last_barrier = max((i for i, stage in enumerate(self.stages) if stage.barrier), default=0)
+        awaited.update(stage.name for stage in self.stages[:last_barrier])
         return tuple(stage.name for stage in self.stages if stage.name not in awaited)
 
 
@@ -231,7 +232,7 @@ class Program:
     outputs: tuple[str, ...]
     feedback: tuple[tuple[str, str], ...] = ()
     until: str = ""
-    launch: Literal["item", "program"] = "item"
+    launch: Launch = "item"
 
     def declared(self) -> Iterator[Value]:
         yield from self.inputs
