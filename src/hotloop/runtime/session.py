@@ -7,7 +7,6 @@ programs leave the same bits there, so a cache hit changes no token.
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -178,10 +177,3 @@ def _common(a: list[int], b: list[int]) -> int:
     """How many tokens two sequences share at their beginning."""
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))
     return sum(1 for _ in same)
-
-
-def timed(work: Callable[[], None]) -> float:
-    """Seconds that `work` takes."""
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started

@@ -1,0 +1,406 @@
+"""The Python API: a model file becomes something that generates.
+
+from hotloop import load
+
+with load() as model:
+    for token in model.generate("The capital of France is", max_tokens=8):
+        print(token.text, end="")
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.backends.cpu.executable import Executable, SequenceState, Weights
+from hotloop.backends.cpu.team import Team
+from hotloop.compiler import Compiled, compile_graph
+from hotloop.frontends.chat_template import render
+from hotloop.frontends.decoder import Config, Decoder, Step
+from hotloop.frontends.models import decoder as open_decoder
+from hotloop.frontends.open_file import open_model
+from hotloop.frontends.store import resolve
+from hotloop.frontends.tokenizer import Tokenizer
+from hotloop.frontends.tokenizer_files import load_tokenizer
+from hotloop.ir.graph import Graph
+from hotloop.ir.program import Program
+from hotloop.machine.host import available_threads, host
+from hotloop.report.explain import Explanation, explain
+from hotloop.runtime.sampling import Sampling
+from hotloop.runtime.session import Session
+from hotloop.util import settings
+from hotloop.util.errors import ContextError, UnsupportedError, UsageError
+from hotloop.util.remarks import Remark
+
+#: The default context is the model's own, up to this: its cache is memory that few prompts need.
+DEFAULT_CONTEXT = 8192
+#: Tokens of a prompt that are read at once.
+PROMPT_BLOCK = 32
+ACTIVATIONS = ("q8", "f32")
+WAKE = ("parked", "spinning")
+
+Progress = Callable[[int, int | None, str], None]
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token as it is generated: its id, and the text that it completes.
+
+    The text is empty for a token that ends the generation, and where a character needs more.
+    """
+
+    id: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds of getting ready: opening the file, packing the weights, compiling.
+
+    `cached` says that the machine code came from disk.
+    """
+
+    load: float
+    pack: float
+    compile: float
+    cached: bool
+
+
+def load(
+    name: str | Path | None = None,
+    threads: int | None = None,
+    schedule: str = "tokens",
+    activations: str = "q8",
+    context: int | None = None,
+    *,
+    wake: str | None = None,
+    progress: Progress = lambda done, total, what: None,
+) -> "Model":
+    """Load a model: a GGUF file, a Hugging Face folder, or a name (None: the default model).
+
+    threads       size of the team; None: what affinity and cgroup quota grant
+    schedule      the rung of the ladder: ops, fused, looped, pipelined or tokens
+    activations   "q8" rounds the inputs of quantised weights to 8 bit; "f32" keeps float32, also
+                  in the KV cache
+    context       positions of the KV cache; None: the model's own, up to 8,192
+    wake          "parked" or "spinning" threads between launches; None: HOTLOOP_WAKE
+    progress      called with (bytes done, bytes in all or None, what) during long work
+
+    Raises a `HotloopError` whose message says what is wrong and what to do.
+    """
+    started = time.perf_counter()
+    settings.check_environment()
+    _check_choice("activations", activations, ACTIVATIONS)
+    wake = wake or settings.WAKE.get()
+    _check_choice("wake", wake, WAKE)
+    path = resolve(None if name is None else str(name), progress)
+    file = open_model(path)
+    decoder, tokenizer = open_decoder(file), load_tokenizer(file)
+    step = Step(context=_context(decoder.config, context), activations=activations)
+    graph = decoder.graph(step)
+    opened = time.perf_counter()
+    team = Team(threads or settings.THREADS.get() or available_threads(), wake)
+    weights = Weights(graph, lambda name: decoder.weight(name, step).data, team.threads, progress)
+    packed = time.perf_counter()
+    return Model(
+        path,
+        tokenizer,
+        decoder,
+        step,
+        schedule,
+        weights,
+        team,
+        Timings(opened - started, packed - opened, 0.0, False),
+    )
+
+
+def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise UsageError(f"{what} is {value!r}; it must be one of {', '.join(choices)}.")
+
+
+def _context(config: Config, asked: int | None) -> int:
+    if asked is None:
+        return min(config.context, DEFAULT_CONTEXT)
+    if not 1 <= asked <= config.context:
+        raise ContextError(
+            f"a context of {asked} is not possible; this model was made for 1 to {config.context}."
+        )
+    return asked
+
+
+class Model:
+    """A loaded model. One generation runs at a time; starting another ends the one before.
+
+    `path`, `tokenizer` (None where the files have none), `decoder` and `config` describe it;
+    `program` is what a decode launch runs, `stages` that program after each pass by name,
+    `remarks` what the passes had to say; `finish_reason` tells how the last generation ended:
+    length, stop or cancelled.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        tokenizer: Tokenizer | None,
+        decoder: Decoder,
+        step: Step,
+        schedule: str,
+        weights: Weights,
+        team: Team,
+        timings: Timings,
+    ) -> None:
+        started = time.perf_counter()
+        self.path = path
+        self.tokenizer = tokenizer
+        self.decoder = decoder
+        self.schedule = schedule
+        self._step = step
+        self._weights = weights
+        self._team = team
+        self.graph: Graph = decoder.graph(step)
+        self.stages: dict[str, Program] = {}
+        self._compiled: Compiled = compile_graph(
+            self.graph, host(team.threads), schedule, after_pass=self.stages.__setitem__
+        )
+        self._state = SequenceState(self.graph)
+        self._decode = Executable(self.program, weights, self._state, team)
+        seconds = time.perf_counter() - started
+        self.timings = replace(timings, compile=seconds, cached=self._decode.code.cached)
+        self._session = Session(
+            self._state,
+            self._decode,
+            lambda: self._prompt_program,
+            PROMPT_BLOCK,
+            step.context,
+            decoder.config.vocab,
+        )
+
+    @cached_property
+    def _prompt_program(self) -> Executable:
+        """The program that reads prompts, compiled when the first prompt needs it."""
+        graph = self.decoder.graph(replace(self._step, tokens=PROMPT_BLOCK, head=False))
+        compiled = compile_graph(graph, host(self.threads), self.schedule)
+        return Executable(compiled.program, self._weights, self._state, self._team)
+
+    @property
+    def config(self) -> Config:
+        return self.decoder.config
+
+    @property
+    def threads(self) -> int:
+        return self._team.threads
+
+    @property
+    def activations(self) -> str:
+        return self._step.activations
+
+    @property
+    def context(self) -> int:
+        return self._step.context
+
+    @property
+    def wake(self) -> str:
+        return self._team.wake
+
+    @property
+    def program(self) -> Program:
+        return self._compiled.program
+
+    @property
+    def remarks(self) -> tuple[Remark, ...]:
+        return self._compiled.remarks
+
+    @property
+    def code_bytes(self) -> int:
+        """Size of the decode program's object file."""
+        return self._decode.code.object_bytes
+
+    @property
+    def finish_reason(self) -> str:
+        return self._session.finish_reason
+
+    # text and tokens
+
+    def _text(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise UnsupportedError(f"{self.path} has no tokenizer; give token ids instead of text.")
+        return self.tokenizer
+
+    def tokenize(self, text: str, special: bool = True) -> list[int]:
+        """The ids of `text`, without BOS; with `special`, special tokens in it are recognised."""
+        return self._text().encode(text, special)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        return self._text().decode(ids)
+
+    def prompt_ids(self, text: str) -> list[int]:
+        """The ids of `text` as a prompt: BOS first, where the model's file says so."""
+        tokenizer = self._text()
+        ids = tokenizer.encode(text)
+        if tokenizer.adds_bos and tokenizer.bos_id is not None:
+            return [tokenizer.bos_id, *ids]
+        return ids
+
+    def _ids(self, text_or_ids: str | Sequence[int]) -> list[int]:
+        if isinstance(text_or_ids, str):
+            return self.prompt_ids(text_or_ids)
+        return [int(token) for token in text_or_ids]
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The tokens that end a generation, as the model's files name them."""
+        return self.tokenizer.stop_ids if self.tokenizer else self.decoder.stop_ids
+
+    # chat
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self.tokenizer is not None and self.tokenizer.chat_template is not None
+
+    def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+        """The messages ({"role": …, "content": …}) as the model's template writes them."""
+        tokenizer = self._text()
+        if tokenizer.chat_template is None:
+            raise UnsupportedError(f"{self.path} has no chat template; use generate.")
+
+        def special(token: int | None) -> str:
+            return "" if token is None else tokenizer.token_text(token)
+
+        return render(
+            tokenizer.chat_template,
+            messages,
+            bos_token=special(tokenizer.bos_id),
+            eos_token=special(tokenizer.eos_id),
+            add_generation_prompt=add_generation_prompt,
+        )
+
+    def chat(self, messages: Sequence[Message], **options: Any) -> Iterator[Token]:
+        """Generate the next message; `options` as for `generate`."""
+        text = self.render_chat(messages)
+        ids = self.tokenize(text)
+        bos = self._text().bos_id
+        if self._text().adds_bos and bos is not None and ids[:1] != [bos]:
+            ids = [bos, *ids]
+        return self.generate(ids, **options)
+
+    # generation
+
+    def generate(
+        self,
+        text_or_ids: str | Sequence[int],
+        max_tokens: int = 128,
+        temperature: float = 0.0,
+        seed: int = 0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repeat_penalty: float = 1.0,
+        repeat_last_n: int = 64,
+        stop_ids: Sequence[int] | None = None,
+    ) -> Iterator[Token]:
+        """Yield tokens as they come, at most `max_tokens`, or what the context still holds.
+
+        `stop_ids` None means the model's own; a token that stops the generation is the last one
+        yielded, without text. Closing the iterator cancels the launch at its next token.
+        The arguments are checked at once, the generation starts with the first `next`.
+        """
+        ids = self._ids(text_or_ids)
+        sampling = Sampling(
+            temperature,
+            seed,
+            top_k,
+            top_p,
+            min_p,
+            repeat_penalty,
+            repeat_last_n,
+            tuple(self.stop_ids if stop_ids is None else stop_ids),
+        )
+        if max_tokens < 0:
+            raise UsageError(f"max_tokens is {max_tokens}; it must be at least 0.")
+        self._session.check(ids)
+        return self._generate(ids, max_tokens, sampling)
+
+    def _generate(self, ids: list[int], max_tokens: int, sampling: Sampling) -> Iterator[Token]:
+        if max_tokens == 0:
+            return
+        self._session.start(ids, max_tokens, sampling)
+        text = self.tokenizer.stream() if self.tokenizer else None
+        for token in self._session.stream():
+            if text is None or token in sampling.stop_ids:
+                yield Token(token, "")
+            else:
+                yield Token(token, text.push(token))
+        if text is not None and (rest := text.flush()):
+            yield Token(token, rest)
+
+    def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """float32 [len(ids), vocab]: the logits after each of the tokens, as they stand."""
+        return self._session.logits(self._ids(list(ids)))
+
+    def trace(self, ids: Sequence[int]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """Each value of the last token's step, by its name in the graph (schedule ops only)."""
+        if self.schedule != "ops":
+            raise UsageError("values can be seen between launches only: load with schedule='ops'.")
+        return self._session.trace(self._ids(list(ids)))
+
+    # measurement
+
+    def time_decode(self, ids: Sequence[int], n: int) -> float:
+        """Seconds for `n` tokens after the prompt `ids`, which is read before the clock starts."""
+        self._session.check(ids, n)
+        self._session.start(list(ids), n, Sampling())
+        started = time.perf_counter()
+        self._session.run()
+        return time.perf_counter() - started
+
+    def time_prompt(self, ids: Sequence[int]) -> float:
+        """Seconds to read the prompt and to have its first token."""
+        self._session.check(ids)
+        self._session.forget()
+        self._prompt_program  # noqa: B018: compiled before the clock starts
+        started = time.perf_counter()
+        self._session.start(list(ids), 1, Sampling())
+        self._session.run()
+        return time.perf_counter() - started
+
+    def with_schedule(self, schedule: str, wake: str | None = None) -> "Model":
+        """This model on another rung of the ladder: the same weights, the same threads."""
+        if wake is not None:
+            _check_choice("wake", wake, WAKE)
+            self._team.set_wake(wake)
+        return Model(
+            self.path,
+            self.tokenizer,
+            self.decoder,
+            self._step,
+            schedule,
+            self._weights,
+            self._team,
+            self.timings,
+        )
+
+    def set_wake(self, wake: str) -> None:
+        """Whether threads park or spin between launches, from the next one on."""
+        _check_choice("wake", wake, WAKE)
+        self._team.set_wake(wake)
+
+    def explain(self) -> Explanation:
+        """What the compiler made of this model, rung by rung."""
+        return explain(self)
+
+    def close(self) -> None:
+        """End the threads; the model can no longer be used."""
+        self._session.stop()
+        self._team.close()
+
+    def __enter__(self) -> "Model":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
