@@ -11,9 +11,10 @@ no minimum.
 
 from collections.abc import Iterator
 
+from hotloop.ir.ops import GROUP
 from hotloop.ir.types import TensorType
-from hotloop.kernels.pack import BLOCK, BlockLayout, block_layout
-from hotloop.kernels.stream import prefetch_ahead
+from hotloop.kernels.pack import BLOCK, block_layout
+from hotloop.kernels.packed import load_scales, prefetch_block, quants_at
 from hotloop.lang import (
     Pointer,
     Value,
@@ -21,7 +22,6 @@ from hotloop.lang import (
     add_pairs,
     dot2,
     dot4_signed,
-    f16,
     f32,
     fma,
     i8,
@@ -32,29 +32,28 @@ from hotloop.lang import (
     zeros,
 )
 
-ROWS = 8
 CHAINS = 4
 
 
 def dot_blocks_q8(weight: TensorType, group: Pointer, tokens: list[Pointer]) -> list[Value]:
     """Eight rows of `weight`, packed at `group`, with each token's q8[K] record."""
-    layout = block_layout(weight)
+    blocks = weight.shape[1] // BLOCK
     scales = [x.at(weight.shape[1]).cast(f32) for x in tokens]
-    weighted_sums = [scale.at(layout.blocks) for scale in scales]
-    totals = [Var(zeros(f32 * ROWS)) for _ in tokens]
+    weighted_sums = [scale.at(blocks) for scale in scales]
+    totals = [Var(zeros(f32 * GROUP)) for _ in tokens]
     dot_block = _dot_bytes if weight.format.name == "q8_0" else _dot_nibbles
-    for block in loop(layout.blocks):
-        _prefetch(layout, group, block, tokens)
-        quants = group.at(block * (layout.vectors * 32))
+    for block in loop(blocks):
+        prefetch_block(weight, group, block)
+        quants = quants_at(weight, group, block)
         products = dot_block(quants, [x.at(block * BLOCK) for x in tokens])
-        d, minimum = _scales(layout, group, block)
+        d, minimum = load_scales(weight, group, block * GROUP, lanes=GROUP)
         if weight.format.name == "q4_0":
             minimum = d * -8.0
         for t, total in enumerate(totals):
-            scale = scales[t].load(block).broadcast(ROWS)
+            scale = scales[t].load(block).broadcast(GROUP)
             total.set(fma(products[t].to(f32), d * scale, total))
             if minimum is not None:
-                total.set(fma(minimum, weighted_sums[t].load(block).broadcast(ROWS), total))
+                total.set(fma(minimum, weighted_sums[t].load(block).broadcast(GROUP), total))
     return [total.get() for total in totals]
 
 
@@ -64,7 +63,7 @@ def _dot_nibbles(quants: Pointer, tokens: list[Pointer]) -> list[Value]:
     An int16 lane sums eight pairs of products of at most 15 × 127, so 30,480 at most: a whole
     block fits, and is widened once.
     """
-    sums = [Var(zeros(i16 * (2 * ROWS))) for _ in tokens]
+    sums = [Var(zeros(i16 * (2 * GROUP))) for _ in tokens]
     for vector in range(4):
         packed = quants.load(vector * 32, lanes=32)
         for nibbles, column in ((packed & 15, 4 * vector), (packed >> 4, 16 + 4 * vector)):
@@ -78,7 +77,7 @@ def _dot_bytes(quants: Pointer, tokens: list[Pointer]) -> list[Value]:
 
     The quantise op writes -127 … 127, so activations never hold the -128 that `dot4_signed` bars.
     """
-    sums = [Var(zeros(i32 * ROWS)) for _ in tokens]
+    sums = [Var(zeros(i32 * GROUP)) for _ in tokens]
     for vector in range(8):
         q = quants.cast(i8).load(vector * 32, lanes=32)
         for x, total in zip(tokens, sums, strict=True):
@@ -88,26 +87,7 @@ def _dot_bytes(quants: Pointer, tokens: list[Pointer]) -> list[Value]:
 
 def _four_columns(x: Pointer, column: int) -> Value:
     """Four neighbouring int8 of an activation, for all eight rows."""
-    return x.at(column).cast(i32).load().broadcast(ROWS).bitcast(i8 * (4 * ROWS))
-
-
-def _scales(layout: BlockLayout, group: Pointer, block: Value) -> tuple[Value, Value | None]:
-    """The scale of a block for each row, and the minimum where the format has one."""
-
-    def load(start: int) -> Value:
-        return group.at(start).cast(f16).load(block * ROWS, lanes=ROWS).to(f32)
-
-    return load(layout.scales), None if layout.minima is None else load(layout.minima)
-
-
-def _prefetch(layout: BlockLayout, group: Pointer, block: Value, tokens: list[Pointer]) -> None:
-    """Ahead in the group by its bytes per block, so that scales after the quants count too.
-
-    Not where several tokens share the weights: arithmetic takes longer than memory there.
-    """
-    if len(tokens) == 1:
-        per_block = layout.nbytes // layout.blocks
-        prefetch_ahead(group.at(block * per_block), per_block)
+    return x.at(column).cast(i32).load().broadcast(GROUP).bitcast(i8 * (4 * GROUP))
 
 
 def dot_blocks_f32(weight: TensorType, group: Pointer, tokens: list[Pointer]) -> list[Value]:
@@ -116,16 +96,15 @@ def dot_blocks_f32(weight: TensorType, group: Pointer, tokens: list[Pointer]) ->
     Weights are dequantised as `hotloop.ir.formats` does. Column k adds to chain k mod 4, and the
     chains are summed pairwise at the end.
     """
-    layout = block_layout(weight)
-    chains = [[Var(zeros(f32 * ROWS)) for _ in range(CHAINS)] for _ in tokens]
-    for block in loop(layout.blocks):
-        _prefetch(layout, group, block, tokens)
-        d, minimum = _scales(layout, group, block)
-        quants = group.at(block * (layout.vectors * 32))
+    chains = [[Var(zeros(f32 * GROUP)) for _ in range(CHAINS)] for _ in tokens]
+    for block in loop(weight.shape[1] // BLOCK):
+        prefetch_block(weight, group, block)
+        d, minimum = load_scales(weight, group, block * GROUP, lanes=GROUP)
+        quants = quants_at(weight, group, block)
         for column, q in _columns(weight, quants):
             values = d * q if minimum is None else d * q + minimum
             for x, sums in zip(tokens, chains, strict=True):
-                factor = x.cast(f32).load(block * BLOCK + column).broadcast(ROWS)
+                factor = x.cast(f32).load(block * BLOCK + column).broadcast(GROUP)
                 sums[column % CHAINS].set(fma(values, factor, sums[column % CHAINS]))
     return [(a + b) + (c + d) for a, b, c, d in chains]
 
@@ -134,7 +113,7 @@ def _columns(weight: TensorType, quants: Pointer) -> Iterator[tuple[int, Value]]
     """The 32 columns of a block, with the quants of the eight rows as f32x8."""
     signed = weight.format.name == "q8_0"
     for vector in range(block_layout(weight).vectors):
-        lanes = quants.at(vector * 32).cast(i32 if signed else u32).load(lanes=ROWS)
+        lanes = quants.at(vector * 32).cast(i32 if signed else u32).load(lanes=GROUP)
         for byte in range(4):
             column = 4 * vector + byte
             if signed:

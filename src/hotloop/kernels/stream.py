@@ -1,4 +1,4 @@
-"""Reading packed weights at the speed of memory.
+"""Reading long streams at the speed of memory.
 
 The hardware's prefetchers stop at the end of each 4 KiB page, and the instructions that unpack
 weights leave the core's window too short to cover the latency of memory by itself. So lines are

@@ -1,0 +1,40 @@
+"""Reading packed weights: where a block lies, and its numbers as float32."""
+
+from hotloop.ir.ops import GROUP
+from hotloop.ir.types import TensorType
+from hotloop.kernels.pack import block_layout
+from hotloop.kernels.stream import prefetch_ahead
+from hotloop.lang import Operand, Pointer, Value, bf16_to_f32, f16, f32, u16
+
+
+def prefetch_block(weight: TensorType, group: Pointer, block: Value) -> None:
+    """Ahead in the group by its bytes per block, so that scales after the quants count too."""
+    layout = block_layout(weight)
+    per_block = layout.nbytes // layout.blocks
+    prefetch_ahead(group.at(block * per_block), per_block)
+
+
+def load_plain(weight: TensorType, group: Pointer, index: Operand, lanes: int = 0) -> Value:
+    """Element `index` of a group of f32, f16 or bf16, or `lanes` from there on, as float32."""
+    if weight.format.name == "bf16":
+        return bf16_to_f32(group.cast(u16).load(index, lanes))
+    return group.cast(f16 if weight.format.name == "f16" else f32).load(index, lanes).to(f32)
+
+
+def quants_at(weight: TensorType, group: Pointer, block: Value) -> Pointer:
+    """Where the quants of a block begin."""
+    return group.at(block * (block_layout(weight).vectors * 4 * GROUP))
+
+
+def load_scales(
+    weight: TensorType, group: Pointer, index: Operand, lanes: int = 0
+) -> tuple[Value, Value | None]:
+    """The scale of (block, row) number `index`, and the minimum where the format has one.
+
+    With `lanes`, those of as many rows from there on.
+    """
+    layout = block_layout(weight)
+    scale = group.at(layout.scales).cast(f16).load(index, lanes).to(f32)
+    if layout.minima is None:
+        return scale, None
+    return scale, group.at(layout.minima).cast(f16).load(index, lanes).to(f32)
