@@ -67,15 +67,17 @@ def check(case: Case, count: int) -> None:
 
 
 @pytest.mark.parametrize("form", ["f16", "f32"])
-@pytest.mark.parametrize("dim", [2, 12, 16, 20, 64])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (3, 1), (4, 2), (9, 3), (14, 2)])
-def test_it_means_what_numpy_says(form: str, dim: int, heads: int, kv_heads: int) -> None:
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim"),
+    [(1, 1, 2), (2, 2, 64), (3, 1, 20), (4, 2, 12), (9, 3, 64), (14, 2, 16), (5, 1, 5)],
+)
+def test_it_means_what_numpy_says(form: str, heads: int, kv_heads: int, dim: int) -> None:
     check(Case(heads, kv_heads, dim, first=37, form=form), 1)
 
 
 @pytest.mark.parametrize("first", [0, 6, 7, 8, 31, 63, 64, 130, 300])
 def test_every_number_of_positions(first: int) -> None:
-    check(Case(3, 1, 16, first=first), 1)
+    check(Case(3, 1, 16, first=first, context=304), 1)
 
 
 @pytest.mark.parametrize(("tokens", "count"), [(1, 1), (3, 2), (16, 11), (16, 16)])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hotloop.kernels.approx import exp
 from hotloop.kernels.cache import LANES, element, key_offset
+from hotloop.kernels.stream import prefetch_ahead
 from hotloop.kernels.tile import OpSpec, Tile, kernel, row_stride
 from hotloop.lang import (
     Pointer,
@@ -30,6 +31,7 @@ from hotloop.lang import (
     select,
     strip,
     sum_lanes,
+    u8,
     vector,
     zeros,
 )
@@ -124,13 +126,16 @@ def _score_blocks(head: _Head, first: Value, blocks: int) -> None:
     for query, queries in _parts(head.group, head.together):
         q = head.q.at(query * head.dim)
         sums = [[Var(zeros(f32 * LANES)) for _ in range(blocks)] for _ in range(queries)]
-        for d in loop(head.dim):
-            factors = [q.load(d + h * head.dim).broadcast(LANES) for h in range(queries)]
-            for block in range(blocks):
-                at = ((first + block) * head.dim + d) * LANES
-                k = head.keys.load(at, LANES).to(f32)
-                for h in range(queries):
-                    sums[h][block].set(fma(k, factors[h], sums[h][block]))
+        keys = head.keys.at(first * (head.dim * LANES))
+        step = blocks * LANES * keys.element.size
+        for d, few in _parts(head.dim, 2):
+            prefetch_ahead(keys.cast(u8).at(d * step), few * step)
+            for i in range(few):
+                factors = [q.load(d + i + h * head.dim).broadcast(LANES) for h in range(queries)]
+                for block in range(blocks):
+                    k = keys.load((d + (i + block * head.dim)) * LANES, LANES).to(f32)
+                    for h in range(queries):
+                        sums[h][block].set(fma(k, factors[h], sums[h][block]))
         for h in range(queries):
             for block in range(blocks):
                 at = (query + h) * head.context + (first + block) * LANES
@@ -195,6 +200,7 @@ def _add_values(
     for position in loop(stop, start):
         factors = [scores.load(position + h * head.context) for h in range(queries)]
         row = head.values.at(position * head.dim + d)
+        prefetch_ahead(row.cast(u8), sum(lanes for _, lanes in vectors) * row.element.size)
         for n, (at, lanes) in enumerate(vectors):
             v = row.load(at, lanes).to(f32)
             for h in range(queries):
@@ -207,7 +213,7 @@ def _add_values(
 def _parts(total: int, size: int) -> Iterator[tuple[Value, int]]:
     """Cut 0 … total into (start, length): a loop over parts of `size`, then the rest."""
     whole = total // size * size
-    for start in loop(whole, step=size):
+    for start in loop(whole, step=size, rolled=True):
         yield start, size
     if whole < total:
         yield as_value(whole, i64), total - whole
