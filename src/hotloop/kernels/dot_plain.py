@@ -6,7 +6,8 @@ sums hide the latency of a fused multiply-add.
 
 from hotloop.ir.ops import GROUP
 from hotloop.ir.types import TensorType
-from hotloop.kernels.packed import load_plain, prefetch_ahead
+from hotloop.kernels.packed import load_plain
+from hotloop.kernels.stream import prefetch_ahead
 from hotloop.lang import Pointer, Value, Var, f32, fma, loop, zeros
 
 CHAINS = 4

@@ -52,8 +52,9 @@ class BlockLayout:
     """32-byte vectors of quants of a block."""
     scales: int
     minima: int | None
+    used: int
     nbytes: int
-    """Bytes of the whole group, a multiple of 32."""
+    """Bytes of the whole group, padding included: a multiple of 32."""
 
 
 @cache
@@ -66,7 +67,9 @@ def block_layout(type: TensorType) -> BlockLayout:
     minima = scales + blocks * 2 * GROUP
     has_minima = "minimum" in block.fields if block.fields else False
     end = minima + blocks * 2 * GROUP if has_minima else minima
-    return BlockLayout(blocks, vectors, scales, minima if has_minima else None, round_up(end, 32))
+    return BlockLayout(
+        blocks, vectors, scales, minima if has_minima else None, end, round_up(end, 32)
+    )
 
 
 def group_bytes(type: TensorType) -> int:
@@ -126,6 +129,7 @@ def _interleave(data: Bytes, type: TensorType, out: Bytes) -> None:
     blocks = data.view(_FILE_BLOCK[type.format.name]).reshape(count, GROUP, type.shape[1] // BLOCK)
     for name, stream in _streams(out, type).items():
         stream[...] = np.moveaxis(blocks[name], 1, -1)
+    out.reshape(count, group_bytes(type))[:, block_layout(type).used :] = 0
 
 
 def _element(type: TensorType) -> np.dtype[Any]:

@@ -1,0 +1,88 @@
+"""Packed weights: every bit comes back, and groups of rows stand by themselves."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from weights import BLOCKS, PLAIN, blocks_of, packed, real_weight, set_half
+
+from hotloop.ir.formats import dequantise
+from hotloop.ir.types import tensor
+from hotloop.kernels.pack import group_bytes, pack, packed_bytes, unpack
+
+ROWS = [1, 7, 8, 9, 131]
+SHAPES = [
+    (format_name, rows, columns)
+    for format_name in PLAIN + BLOCKS
+    for rows in ROWS
+    for columns in ((32, 64, 576) if format_name in BLOCKS else (1, 20, 33, 64))
+]
+
+
+@pytest.mark.parametrize(("format_name", "rows", "columns"), SHAPES)
+def test_unpacking_gives_the_values_of_the_file(format_name: str, rows: int, columns: int) -> None:
+    type = tensor(format_name, rows, columns)
+    data = real_weight(type, seed=rows)
+    values = unpack(packed(data, type), type)
+    np.testing.assert_array_equal(values, dequantise(data, type))
+
+
+@pytest.mark.parametrize(("format_name", "rows", "columns"), SHAPES)
+def test_sizes_add_up(format_name: str, rows: int, columns: int) -> None:
+    type = tensor(format_name, rows, columns)
+    groups = -(-rows // 8)
+    assert packed_bytes(type) % 64 == 0
+    assert 0 <= packed_bytes(type) - groups * group_bytes(type) < 64
+    # Packing moves bits and pads: a group costs at most 32 bytes more than its rows.
+    padded = tensor(format_name, groups * 8, columns)
+    assert 0 <= groups * group_bytes(type) - padded.nbytes < 32 * groups
+
+
+@pytest.mark.parametrize("format_name", PLAIN + BLOCKS)
+def test_a_group_depends_on_its_eight_rows_alone(format_name: str) -> None:
+    whole, part = tensor(format_name, 40, 64), tensor(format_name, 8, 64)
+    data = real_weight(whole)
+    size = group_bytes(whole)
+    everything = packed(data, whole)
+    for group in range(5):
+        rows = data[group * part.nbytes : (group + 1) * part.nbytes]
+        alone = packed(rows, part)[:size]
+        np.testing.assert_array_equal(everything[group * size : (group + 1) * size], alone)
+
+
+@pytest.mark.parametrize("format_name", PLAIN + BLOCKS)
+def test_rows_that_do_not_exist_are_zero(format_name: str) -> None:
+    type = tensor(format_name, 11, 64)
+    values = unpack(packed(real_weight(type), type), tensor(format_name, 16, 64))
+    assert (values[11:] == 0).all()
+
+
+def test_odd_bits_survive() -> None:
+    """Infinite, subnormal and negative-zero scales are the file's affair."""
+    type = tensor("q4_1", 8, 64)
+    data = real_weight(type)
+    set_half(blocks_of(data, type), 0, np.resize([np.inf, 6e-8, -0.0, 65504], 16))
+    with np.errstate(invalid="ignore"):
+        expected = dequantise(data, type)
+        values = unpack(packed(data, type), type)
+    np.testing.assert_array_equal(values.view(np.uint32), expected.view(np.uint32))
+
+
+def test_quants_of_the_first_block_lie_where_kernels_expect_them() -> None:
+    type = tensor("q4_0", 8, 32)
+    data = np.zeros(type.nbytes, np.uint8)
+    row, byte = 5, 7  # columns 7 and 23: vector 1, fourth byte of lane 5
+    blocks_of(data, type)[row, 2 + byte] = 0xA3
+    out = packed(data, type)
+    assert out[1 * 32 + row * 4 + 3] == 0xA3
+    assert np.count_nonzero(out) == 1
+
+
+def test_threads_pack_side_by_side() -> None:
+    types = [tensor(name, 131, 576) for name in PLAIN + BLOCKS] * 4
+    data = [real_weight(type, seed) for seed, type in enumerate(types)]
+    out = [np.full(packed_bytes(type), 0xFF, np.uint8) for type in types]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(pack, data, types, out))
+    for bytes_, type, result in zip(data, types, out, strict=True):
+        np.testing.assert_array_equal(result, packed(bytes_, type))

@@ -1,0 +1,85 @@
+"""Weights and activations for tests: the bytes a model file would hold, and what they mean."""
+
+import numpy as np
+from jit import aligned, rows_of
+
+from hotloop.ir.formats import dequantise
+from hotloop.ir.types import TensorType
+from hotloop.kernels.pack import pack, packed_bytes
+from hotloop.kernels.tile import q8_stride
+
+PLAIN = ("f32", "f16", "bf16")
+BLOCKS = ("q8_0", "q4_0", "q4_1")
+
+
+def encode(values: np.ndarray, type: TensorType) -> np.ndarray:
+    """The file's bytes of a plain tensor; bf16 cuts what does not fit."""
+    values = values.astype(np.float32)
+    if type.format.name == "bf16":
+        return (values.view(np.uint32) >> 16).astype("<u2").reshape(-1).view(np.uint8)
+    return values.astype(type.format.numpy).reshape(-1).view(np.uint8)
+
+
+def blocks_of(data: np.ndarray, type: TensorType) -> np.ndarray:
+    return data.reshape(-1, type.format.block_bytes)
+
+
+def set_half(blocks: np.ndarray, at: int, values: np.ndarray | float) -> None:
+    """Write a float16 into every block, from byte `at` on."""
+    halves = np.broadcast_to(np.asarray(values, "<f2"), len(blocks))
+    blocks[:, at : at + 2] = np.ascontiguousarray(halves)[:, None].view(np.uint8)
+
+
+def real_weight(type: TensorType, seed: int = 0) -> np.ndarray:
+    """The file's bytes of a weight with all quants and scales of both signs."""
+    random = np.random.default_rng(seed)
+    if not type.format.quantised:
+        return encode(random.normal(0, 1, type.shape), type)
+    data = random.integers(0, 256, type.nbytes, dtype=np.uint8)
+    set_half(blocks_of(data, type), 0, random.normal(0, 0.1, data.size // type.format.block_bytes))
+    if type.format.name == "q4_1":
+        set_half(blocks_of(data, type), 2, random.normal(0, 1, len(blocks_of(data, type))))
+    return data
+
+
+def exact_weight(type: TensorType, seed: int = 0) -> np.ndarray:
+    """A weight of small integers and halves, so that float32 sums of products are exact."""
+    random = np.random.default_rng(seed)
+    if not type.format.quantised:
+        return encode(random.integers(-8, 9, type.shape), type)
+    data = random.integers(0, 256, type.nbytes, dtype=np.uint8)
+    blocks = blocks_of(data, type)
+    set_half(blocks, 0, random.choice([-1.0, 0.5, 1.0, 2.0], len(blocks)))
+    if type.format.name == "q4_1":
+        set_half(blocks, 2, random.integers(-6, 7, len(blocks)) / 2)
+    return data
+
+
+def packed(data: np.ndarray, type: TensorType) -> np.ndarray:
+    out = aligned(packed_bytes(type))
+    pack(data, type, out)
+    return out
+
+
+def q8_record(quants: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """int8[T,K] and f32[T,K/32] as a q8[T,K] lies in memory; what no one may read is 0xFF."""
+    tokens, width = quants.shape
+    sums = quants.reshape(tokens, -1, 32).sum(axis=-1, dtype=np.int32)
+    buffer = aligned(tokens * q8_stride(width))
+    fields = (quants.astype(np.int8), scales, (scales * sums).astype(np.float32))
+    record = np.concatenate([np.ascontiguousarray(f).view(np.uint8) for f in fields], axis=1)
+    buffer.reshape(tokens, -1)[:, : record.shape[1]] = record
+    return buffer
+
+
+def activation(
+    format_name: str, quants: np.ndarray, scales: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Quants × scales, as it lies in memory in this format, and as float32[T,K]."""
+    values = (quants * np.repeat(scales, 32, axis=1)[:, : quants.shape[1]]).astype(np.float32)
+    return (q8_record(quants, scales) if format_name == "q8" else rows_of(values)), values
+
+
+def meaning(data: np.ndarray, type: TensorType) -> np.ndarray:
+    """The weight in float64."""
+    return dequantise(data, type).astype(np.float64)
