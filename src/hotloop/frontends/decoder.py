@@ -96,8 +96,6 @@ class LayerBuilder:
 
     def rope(self, x: str) -> str:
         config = self.decoder.config
-        table = tensor("f32", self.step.context, config.head_dim)
-        self.graph.weight("rope.table", table)
         return self.graph.op(
             "rope",
             x,
@@ -162,6 +160,14 @@ class Decoder:
     def head_weight(self) -> str:
         """The LM head's tensor: the embedding's where the two are tied."""
         return "output.weight" if "output.weight" in self.tensors else "token_embd.weight"
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The ids that end a generation, by the metadata alone."""
+        key = "tokenizer.ggml.eos_token_id" if is_gguf(self.file) else "eos_token_id"
+        named = self.file.metadata.get(key)
+        ids = named if isinstance(named, list | tuple) else [named]
+        return tuple(token for token in ids if isinstance(token, int))
 
     def tensor_type(self, name: str, shape: tuple[int, ...]) -> TensorType:
         """The type that graph value `name` has: as stored, but vectors become float32."""

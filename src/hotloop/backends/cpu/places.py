@@ -22,6 +22,7 @@ from hotloop.ir.program import Call, Item, Kernel, Program, loop_types
 from hotloop.ir.types import TensorType
 from hotloop.kernels.pack import packed_bytes
 from hotloop.kernels.tile import KERNELS, OpSpec, buffer_bytes, round_up
+from hotloop.util.errors import ProgramError
 
 ALIGN = 64
 Scope = tuple[int, ...]
@@ -151,6 +152,11 @@ def _collect(
         alternating = {arg.next: arg for arg in item.args if arg.buffers == 2}
         for name, outer in item.yields:
             arg_of = alternating.get(name)
+            if arg_of is not None and item.trip is None:
+                raise ProgramError(
+                    f"%{arg_of.name} of loop %{item.index} alternates between two buffers, and the "
+                    f"last one depends on how often the loop runs; give it one buffer."
+                )
             # After an even number of iterations the last value is back in the first buffer.
             even = arg_of is not None and (item.trip or 0) % 2 == 0
             same.join((scope, outer), (inner, arg_of.name if arg_of and even else name))

@@ -1,0 +1,52 @@
+"""Fixtures that several test files share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import hotloop
+
+DATA = Path(__file__).parent / "data"
+TINY = ("llama", "llama_tied", "llama3_rope")
+
+
+@pytest.fixture(scope="session")
+def default_model() -> Path:
+    """The default model's file, fetched into the cache where it is not there yet."""
+    from hotloop.frontends.store import resolve
+
+    return resolve(None)
+
+
+@pytest.fixture(scope="session")
+def smollm(default_model: Path) -> Iterator[hotloop.Model]:
+    """The default model, loaded once: two threads, the whole ladder up to `tokens`."""
+    with hotloop.load(default_model, threads=2, context=512) as model:
+        yield model
+
+
+@pytest.fixture(params=TINY)
+def tiny(request: pytest.FixtureRequest) -> Path:
+    """The folder of each tiny model in turn."""
+    return DATA / "tiny" / str(request.param)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)`: the text must be that of tests/golden/name.txt."""
+
+    def check(name: str, text: str) -> None:
+        path = Path(__file__).parent / "golden" / f"{name}.txt"
+        if request.config.getoption("--update-golden"):
+            path.write_text(text)
+        assert path.exists(), f"{path} is missing: run pytest --update-golden, and read it"
+        assert text == path.read_text(), "read the difference; --update-golden accepts it"
+
+    return check
