@@ -43,8 +43,8 @@ class OpDef:
     `infer` gives the result's type (None where the op only writes state) or raises `OpTypeError`.
     `meaning` takes the operands as arrays (weights as float32) and the attributes; it returns the
     result, and writes state operands in place. `aligned` are the operands of which a tile needs
-    only its own rows; `writes` the state operands it writes. `grain` is the smallest number of
-    rows that a tile may hold.
+    only the rows that it computes, where an op with the same kind of rows makes them; `writes` the
+    state operands it writes. `grain` is the smallest number of rows that a tile may hold.
     """
 
     name: str
@@ -333,10 +333,18 @@ OPS: Mapping[str, OpDef] = MappingProxyType(
     {
         op.name: op
         for op in (
-            OpDef("embed", "tokens", _infer_embed, _embed, grain=_one),
-            OpDef("rms_norm", "tokens", _infer_rms_norm, _rms_norm, ("eps",), grain=_one),
-            OpDef("quantise", "tokens", _infer_quantise, _quantise, grain=_one),
-            OpDef("linear", "features", _infer_linear, _linear, aligned=(1,)),
+            OpDef("embed", "tokens", _infer_embed, _embed, aligned=(0,), grain=_one),
+            OpDef(
+                "rms_norm",
+                "tokens",
+                _infer_rms_norm,
+                _rms_norm,
+                ("eps",),
+                aligned=(0,),
+                grain=_one,
+            ),
+            OpDef("quantise", "tokens", _infer_quantise, _quantise, aligned=(0,), grain=_one),
+            OpDef("linear", "features", _infer_linear, _linear),
             OpDef(
                 "rope",
                 "features",
@@ -376,9 +384,25 @@ OPS: Mapping[str, OpDef] = MappingProxyType(
             ),
             OpDef("swiglu", "features", _infer_same, _swiglu, aligned=(0, 1)),
             OpDef("add", "features", _infer_same, _add, aligned=(0, 1)),
-            OpDef("sample", "one", _infer_sample, sample, grain=_one, starts_kernel=True),
-            OpDef("emit", "one", _infer_emit, _emit, writes=(1, 3), grain=_one),
-            OpDef("advance", "one", _infer_advance, _advance, grain=_one),
+            OpDef(
+                "sample",
+                "one",
+                _infer_sample,
+                sample,
+                aligned=(0, 1, 2, 3),
+                grain=_one,
+                starts_kernel=True,
+            ),
+            OpDef(
+                "emit",
+                "one",
+                _infer_emit,
+                _emit,
+                aligned=(0, 1, 2, 3),
+                writes=(1, 3),
+                grain=_one,
+            ),
+            OpDef("advance", "one", _infer_advance, _advance, aligned=(0,), grain=_one),
         )
     }
 )
@@ -397,6 +421,17 @@ def infer(name: str, operands: Sequence[TensorType], attrs: Attrs) -> TensorType
         raise OpTypeError(f"{name}: {error}") from None
     except (ValueError, IndexError) as error:
         raise OpTypeError(f"{name}: wrong operands ({error})") from None
+
+
+def row_count(name: str, operands: Sequence[TensorType], result: TensorType | None) -> int:
+    """How many rows the whole op has, in the unit that its `rows` names."""
+    kind = OPS[name].rows
+    if kind == "one":
+        return 1
+    shape = (result or operands[1]).shape
+    if kind == "heads":
+        return operands[1].shape[0] * shape[0]
+    return shape[0] if kind == "tokens" else shape[1]
 
 
 def weight_formats() -> tuple[str, ...]:
