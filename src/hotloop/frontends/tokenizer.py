@@ -1,0 +1,127 @@
+"""From text to token ids and back, for whichever tokenizer a model file brings.
+
+A `Codec` knows one vocabulary: that of `library_codec.py` leaves encoding to the `tokenizers`
+library, that of `sentencepiece.py` is ours. Decoding is the same for all: every token has its
+bytes, and text is the UTF-8 of their concatenation. `tokenizer_files.py` reads them from files.
+"""
+
+import codecs
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from hotloop.util.errors import UsageError
+
+#: Texts of control tokens that end a generation, in whichever model they occur: files often name
+#: only one of theirs as `eos`, and chat models end their turns with another.
+END_TEXTS = frozenset(
+    {
+        "<|im_end|>",  # ChatML: SmolLM, Qwen
+        "<|endoftext|>",  # GPT-2 and descendants
+        "<|eot_id|>",  # Llama 3
+        "<|eom_id|>",
+        "<|end_of_text|>",
+        "</s>",  # Llama 2, Mistral
+        "<end_of_turn>",  # Gemma
+        "<eos>",
+        "<|end|>",  # Phi-3
+    }
+)
+
+
+class Codec(Protocol):
+    """One vocabulary: how text becomes ids, and which bytes an id stands for."""
+
+    @property
+    def size(self) -> int:
+        """How many ids there are, special ones included."""
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        """The ids of `text`; special tokens written in it are recognised iff `special`."""
+
+    def piece(self, id: int) -> bytes:
+        """The bytes of token `id`; none where the vocabulary leaves the id unused."""
+
+    def special_id(self, text: str) -> int | None:
+        """The id of the control token `text`, where there is one."""
+
+    def is_special(self, id: int) -> bool:
+        """Whether `id` is a control token, which stands for no text of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tokenizer:
+    """A vocabulary together with what the model file says of its use."""
+
+    codec: Codec
+    bos_id: int | None = None
+    eos_id: int | None = None
+    stop_ids: tuple[int, ...] = ()
+    """Every id that ends a generation, sorted: end of text, of turn, of message."""
+    adds_bos: bool = False
+    """Whether a prompt begins with `bos_id`; `encode` leaves that to the caller."""
+    prefix_space: bool = False
+    """Whether encoding puts a space before the text, which `decode` takes away again."""
+    chat_template: str | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        return self.codec.size
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """The ids of `text`, without BOS.
+
+        Special tokens written in the text, such as `<|im_end|>`, become their ids iff `special`:
+        pass False for text that somebody else wrote. Raises `UsageError` for text with lone
+        surrogates, which is what bytes that are not UTF-8 become on a command line.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"the text is not valid Unicode at character {error.start}; give it as UTF-8."
+            ) from None
+        return self.codec.encode(text, special)
+
+    def decode(self, ids: Iterable[int], special: bool = True) -> str:
+        """The text of `ids`; bytes that are not UTF-8 become U+FFFD.
+
+        Special tokens appear as their text iff `special`; padding ids stand for nothing.
+        """
+        text = b"".join([self._piece(id, special) for id in ids]).decode(errors="replace")
+        return text.removeprefix(" ") if self.prefix_space else text
+
+    def stream(self, special: bool = True) -> "TextStream":
+        """A decoder that takes ids one by one; no leading space is taken away."""
+        return TextStream(lambda id: self._piece(id, special))
+
+    def token_text(self, id: int) -> str:
+        """The text of the one token `id`; U+FFFD for a part of a character."""
+        return self._piece(id, special=True).decode(errors="replace")
+
+    def _piece(self, id: int, special: bool) -> bytes:
+        if not 0 <= id < 2**31:
+            raise UsageError(f"{id} is no token id; give one from 0 to {self.vocab_size - 1}.")
+        return b"" if not special and self.codec.is_special(id) else self.codec.piece(id)
+
+
+class TextStream:
+    """Text as its tokens arrive; a character is held back until its last byte is there."""
+
+    def __init__(self, piece: Callable[[int], bytes]) -> None:
+        self._piece = piece
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, id: int) -> str:
+        """The text that token `id` completes, which may be none."""
+        return self._decoder.decode(self._piece(id))
+
+    def flush(self) -> str:
+        """What is left at the end: U+FFFD where a character stayed incomplete."""
+        return self._decoder.decode(b"", final=True)
+
+
+def stop_ids(codec: Codec, named: Iterable[int | None]) -> tuple[int, ...]:
+    """The ids that the file names as ends, and those of `END_TEXTS` that the vocabulary has."""
+    found = {*named, *map(codec.special_id, END_TEXTS)}
+    return tuple(sorted(id for id in found if id is not None))
