@@ -217,6 +217,8 @@ class Pointer(Value):
     def store(self, value: Operand, index: Operand = 0, align: int | None = None) -> None:
         """Write an element, or a vector of them, from `index` on."""
         stored = as_value(value, self.element)
+        if stored.type.scalar.llvm != self.element.llvm:
+            raise TypeError(f"the pointer is to {self.element} elements, not {stored.type}")
         address = self.at(index).llvm
         current().builder.store(stored.llvm, address, align=align or self.element.size)
 
