@@ -8,7 +8,7 @@ with load() as model:
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -280,7 +280,7 @@ class Model:
             add_generation_prompt=add_generation_prompt,
         )
 
-    def chat(self, messages: Sequence[Message], **options: Any) -> Iterator[Token]:
+    def chat(self, messages: Sequence[Message], **options: Any) -> Generator[Token, None, None]:
         """Generate the next message; `options` as for `generate`."""
         text = self.render_chat(messages)
         ids = self.tokenize(text)
@@ -294,7 +294,7 @@ class Model:
     def generate(
         self,
         text_or_ids: str | Sequence[int],
-        max_tokens: int = 128,
+        max_tokens: int | None = 128,
         temperature: float = 0.0,
         seed: int = 0,
         top_k: int = 0,
@@ -303,8 +303,8 @@ class Model:
         repeat_penalty: float = 1.0,
         repeat_last_n: int = 64,
         stop_ids: Sequence[int] | None = None,
-    ) -> Iterator[Token]:
-        """Yield tokens as they come, at most `max_tokens`, or what the context still holds.
+    ) -> Generator[Token, None, None]:
+        """Yield tokens as they come, at most `max_tokens`, or (None) what the context still holds.
 
         `stop_ids` None means the model's own; a token that stops the generation is the last one
         yielded, without text. Closing the iterator cancels the launch at its next token.
@@ -321,12 +321,14 @@ class Model:
             repeat_last_n,
             tuple(self.stop_ids if stop_ids is None else stop_ids),
         )
-        if max_tokens < 0:
+        if max_tokens is not None and max_tokens < 0:
             raise UsageError(f"max_tokens is {max_tokens}; it must be at least 0.")
         self._session.check(ids)
-        return self._generate(ids, max_tokens, sampling)
+        return self._generate(ids, self.context if max_tokens is None else max_tokens, sampling)
 
-    def _generate(self, ids: list[int], max_tokens: int, sampling: Sampling) -> Iterator[Token]:
+    def _generate(
+        self, ids: list[int], max_tokens: int, sampling: Sampling
+    ) -> Generator[Token, None, None]:
         if max_tokens == 0:
             return
         self._session.start(ids, max_tokens, sampling)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hotloop.ir.graph import Graph
 from hotloop.ir.program import Program
+from hotloop.ir.text import text
 from hotloop.ir.verify import verify
 from hotloop.machine.machine import Machine
 from hotloop.passes.fuse import fuse
@@ -21,6 +22,7 @@ from hotloop.passes.partition import partition
 from hotloop.passes.pipeline import pipeline
 from hotloop.passes.repeat import repeat
 from hotloop.passes.unbound import unbound
+from hotloop.util.debug import PASSES, PROGRAM, debug
 from hotloop.util.errors import UsageError
 from hotloop.util.remarks import Remark
 
@@ -57,6 +59,7 @@ def compile_graph(
     remarks: list[Remark] = []
 
     def done(name: str, program: Program, said: list[Remark] | None = None) -> Program:
+        debug(PASSES, lambda: f"# after {name}\n{text(program)}")
         verify(program)
         remarks.extend(said or [])
         after_pass(name, program)
@@ -73,4 +76,5 @@ def compile_graph(
         program = done("unbound", *unbound(program))
     program = done("memory", *memory(program))
     program = done("partition", partition(program, machine))
+    debug(PROGRAM, lambda: f"# {schedule}\n{text(program)}")
     return Compiled(program, tuple(remarks))

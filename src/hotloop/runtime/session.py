@@ -7,13 +7,15 @@ programs leave the same bits there, so a cache hit changes no token.
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.backends.cpu.executable import Executable, SequenceState
 from hotloop.runtime.sampling import Sampling
+from hotloop.util.debug import TIMINGS, debug
 from hotloop.util.errors import ContextError, UsageError
 
 #: `finish` in the control block → what people call it.
@@ -68,16 +70,19 @@ class Session:
         inner = list(ids[:-1])
         at = _common(self._cached, inner)
         self._cached = inner[:at]
-        if at < len(inner):
-            program = self._prompt()
-            tokens, position = program.view("token"), program.view("pos")
-            for start in range(at, len(inner), self._block):
-                part = inner[start : start + self._block]
-                tokens[: len(part)] = part
-                position[0] = start
-                program.run(len(part))
-                self._cached += part
+        for start in range(at, len(inner), self._block):
+            self._read_block(inner[start : start + self._block], start)
         self._ring[: len(ids)] = ids
+
+    def _read_block(self, tokens: list[int], start: int) -> None:
+        program = self._prompt()
+        program.view("token")[: len(tokens)] = tokens
+        program.view("pos")[0] = start
+        started = time.perf_counter()
+        program.run(len(tokens))
+        ms = (time.perf_counter() - started) * 1e3
+        debug(TIMINGS, lambda: f"prompt: {len(tokens)} tokens in {ms:.2f} ms")
+        self._cached += tokens
 
     def start(self, ids: Sequence[int], max_tokens: int, sampling: Sampling) -> None:
         """Everything that a decode launch reads: the last token of `ids`, and when to stop."""
@@ -92,8 +97,12 @@ class Session:
 
     def run(self) -> None:
         """Decode until the launch ends, in the calling thread."""
+        first = int(self._control[0]["published"])
+        started = time.perf_counter()
         self.decode.run(until_done=True)
         self._settle()
+        n, ms = int(self._control[0]["published"]) - first, (time.perf_counter() - started) * 1e3
+        debug(TIMINGS, lambda: f"decode: {n} tokens in {ms:.2f} ms, {ms / max(n, 1):.3f} ms each")
 
     def _settle(self) -> None:
         control = self._control[0]
@@ -101,7 +110,7 @@ class Session:
         self._cached = self._ring[: int(control["published"]) - 1].tolist()
         self.finish_reason = FINISH_REASONS[int(control["finish"])]
 
-    def stream(self) -> Iterator[int]:
+    def stream(self) -> Generator[int, None, None]:
         """Decode in another thread, and give each token when it is there.
 
         Closing the iterator cancels the launch at its next token.

@@ -29,6 +29,7 @@ from hotloop.kernels.pack import pack, packed_bytes
 from hotloop.kernels.tile import row_stride
 from hotloop.lang.target import host
 from hotloop.util import settings
+from hotloop.util.debug import ASSEMBLY, LLVM, debug
 
 Bytes = NDArray[np.uint8]
 #: Progress of a long piece of work: (bytes done, bytes in all, what).
@@ -98,7 +99,8 @@ class Executable:
         self._places = place_work(program)
         target = host(settings.TARGET.get() == "portable")
         generated = generate(program, weights.region, state.region, self._places, target)
-        self.text = str(generated.module) if settings.DEBUG.get() >= 4 else ""
+        debug(LLVM, lambda: str(generated.module))
+        debug(ASSEMBLY, lambda: jit.assembly(str(generated.module), target))
         self.stages = generated.stages
         self.code = jit.load(generated.module, tuple(dict.fromkeys(generated.launches)))
         self._work = Arena(self._places.nbytes, "intermediate values")

@@ -1,0 +1,100 @@
+"""The memory's own speed: how fast this machine's threads can read, doing nothing else.
+
+The probe is written in the kernel language and runs on a team like any launch: each thread sums
+its share of a buffer, 32 bytes at a time, with the prefetch that the weight kernels use. What it
+measures is what a decode step could reach at most. The size of the buffer matters: one that fits
+in a cache is read at the cache's speed, so compare like with like.
+"""
+
+import statistics
+import time
+
+import numpy as np
+
+from hotloop.backends.cpu import jit, shared
+from hotloop.backends.cpu.arena import Arena
+from hotloop.backends.cpu.codegen import LAUNCH
+from hotloop.backends.cpu.sync import word
+from hotloop.backends.cpu.team import Team
+from hotloop.kernels.tile import round_up
+from hotloop.lang import (
+    Module,
+    Var,
+    function,
+    i32,
+    i64,
+    loop,
+    prefetch,
+    ret,
+    sum_lanes,
+    zeros,
+)
+from hotloop.lang.target import host
+
+BLOCK = 256
+#: Bytes ahead of the read that are asked for.
+AHEAD = (512, 4096)
+#: Seconds that one launch of the probe should take at least, so that waking the team is noise.
+LAUNCH_SECONDS = 0.05
+
+
+class ReadProbe:
+    """Reads a buffer of `nbytes` with all threads of `team`; `gbps()` is one measurement."""
+
+    def __init__(self, nbytes: int, team: Team) -> None:
+        self.team = team
+        self.nbytes = round_up(nbytes, BLOCK * team.threads)
+        self._arena = Arena(self.nbytes, "the bandwidth probe")
+        self._arena.data[:] = 1
+        self._sums = np.zeros(team.threads * 16, np.int64)
+        self._args = np.array([self._arena.address, self.nbytes, 1, self._sums.ctypes.data], "u8")
+        module = Module("read_probe", host())
+        _define_probe(module)
+        self._code = jit.load(module, ("launch",))
+        self._launches = np.array([[self._code.address("launch"), self._args.ctypes.data]], "u8")
+        self._passes = 1
+        self._passes = max(1, int(LAUNCH_SECONDS / self._seconds()) + 1)
+
+    def _seconds(self) -> float:
+        self._args[2] = self._passes
+        context = np.zeros(shared.CONTEXT_WORDS, np.int64)
+        started = time.perf_counter()
+        self.team.run(context.ctypes.data, self._launches, ("probe",))
+        return time.perf_counter() - started
+
+    def gbps(self) -> float:
+        """10^9 bytes per second, over one launch of several passes."""
+        return self.nbytes * self._passes / self._seconds() / 1e9
+
+
+def read_gbps(nbytes: int, threads: int, seconds: float = 1.0) -> float:
+    """The median of as many measurements as fit in `seconds`, at least three."""
+    team = Team(threads)
+    try:
+        probe = ReadProbe(nbytes, team)
+        rates: list[float] = []
+        started = time.perf_counter()
+        while len(rates) < 3 or time.perf_counter() - started < seconds:
+            rates.append(probe.gbps())
+    finally:
+        team.close()
+    return statistics.median(rates)
+
+
+def _define_probe(module: Module) -> None:
+    """args: the buffer, its bytes, how often to read it, an i64[threads, 16] for the sums."""
+    with function(module, "launch", LAUNCH, i64, exported=True) as (_, team, tid, args):
+        share = word(args, 8).load() // word(team, shared.THREADS).load()
+        mine = word(args, 0).load_pointer().at(tid * share)
+        sums = [Var(zeros(i32 * 8)) for _ in range(4)]
+        for _ in loop(word(args, 16).load()):
+            for at in loop(share, step=BLOCK):
+                for ahead in AHEAD:
+                    for line in range(0, BLOCK, 64):
+                        prefetch(mine.at(at + ahead + line))
+                for k in range(BLOCK // 32):
+                    part = mine.at(at + k * 32).cast(i32)
+                    sums[k % 4].set(sums[k % 4] + part.load(0, lanes=8))
+        total = sums[0] + sums[1] + sums[2] + sums[3]
+        word(word(args, 24).load_pointer(), 0).store(sum_lanes(total).to(i64), tid * 16)
+        ret(0)
