@@ -33,14 +33,15 @@ def test_it_writes_what_numpy_writes(
     x[0, :2] = [65520, -1e-8]  # infinity and zero in half precision
     pos = np.array([first], np.int32)
     type = tensor(form, HEADS, CONTEXT, head_dim)
-    spec = OpSpec(name, (type, tensor("f32", *x.shape), tensor("i32", 1)), None, (("head_dim", 1),))
+    types = (type, tensor("f32", *x.shape), tensor("i32", 1))
+    spec = OpSpec(name, types, None, (("head_dim", head_dim),))
     tile, buffer = tile_function(spec, target), aligned(type.nbytes)
     for lo in reversed(range(0, HEADS * head_dim, head_dim)):
         tile([buffer, rows_of(x), buffer_of(pos)], None, lo, lo + head_dim, count)
 
     expected = np.full(type.shape, np.nan, DTYPE[form])
     with np.errstate(over="ignore"):
-        OPS[name].meaning(expected, x[:count], pos)
+        OPS[name].meaning(expected, x[:count], pos, head_dim=head_dim)
     cache = buffer.view(DTYPE[form]).reshape(type.shape)
     stored = keys_in_order(cache) if name == "store_keys" else cache
     np.testing.assert_array_equal(stored, expected)

@@ -27,9 +27,9 @@ LENGTH, STOP_TOKEN, CANCELLED = 1, 2, 3
 def emit(tile: Tile) -> None:
     """Publish the token for position pos + 1; write 1 to the result if the generation ends there.
 
-    Where it goes on, the result is left alone (the runtime zeroes it before a launch): it only ever
-    goes from 0 to 1, so a thread that reads it late, when others are a step further, still sees
-    the end, and one that reads it early sees what that step's end will not take back.
+    Where it goes on, the result is left alone; the runtime zeroes it before a launch. A 0 written
+    at each step could take back the 1 that a slower thread has yet to read; so it only ever goes
+    from 0 to 1, and a thread that reads it late, or more than once, sees the same end.
     """
     token_at, ring, pos, control = tile.operands
     assert tile.result is not None

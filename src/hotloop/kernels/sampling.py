@@ -69,8 +69,8 @@ def _argmax(values: Pointer, count: int) -> Value:
     at = Var(constant(0, i64))
     with if_(top > float("-inf")):
         if whole:
-            start = maximum(constant(whole, i64) - SCAN, 0)
-            for _ in while_(lambda: (at < whole) & ~_any_equal(values, minimum(start, at), top)):
+            last = whole - SCAN  # the load happens even where `at` has got to the end
+            for _ in while_(lambda: (at < whole) & ~_any_equal(values, minimum(at, last), top)):
                 at.set(at + SCAN)
         for _ in while_(lambda: ~values.load(at).equals(top)):
             at.set(at + 1)

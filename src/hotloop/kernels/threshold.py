@@ -69,14 +69,13 @@ class Row:
     @staticmethod
     def at(scratch: Pointer, vocabulary: int) -> "Row":
         groups = Row.groups_of(vocabulary)
-        sizes = {"values": 4 * GROUP, "weights": 4 * GROUP, "few_weights": 4 * GROUP}
-        sizes |= {"maxima": 4 * LANES, "totals": 8, "few": 4 * GROUP}
-        elements = {"weights": u32, "few_weights": u32, "totals": u64}
-        arrays, offset = {}, 0
-        for name, size in sizes.items():
-            arrays[name] = scratch.at(offset).cast(elements.get(name, f32))
-            offset += groups * size
-        return Row(groups=groups, **arrays)
+        values = scratch.cast(f32)
+        maxima = values.at(groups * GROUP)
+        weights = maxima.at(groups * LANES).cast(u32)
+        few_weights = weights.at(groups * GROUP)
+        totals = few_weights.at(groups * GROUP).cast(u64)
+        few = totals.at(groups).cast(f32)
+        return Row(groups, values, maxima, weights, totals, few, few_weights)
 
 
 def find_maxima(row: Row) -> Value:

@@ -1,0 +1,79 @@
+"""Every kernel compiles for every target, into code that calls nothing it should not."""
+
+import re
+
+import pytest
+from jit import assembly
+
+import hotloop.kernels
+from hotloop.ir.ops import OPS, infer
+from hotloop.ir.types import TensorType, tensor
+from hotloop.kernels.tile import KERNELS, OpSpec, define
+from hotloop.lang import Module, Target
+from hotloop.lang.target import AARCH64, X86_64
+
+AVX2 = Target("x86_64-unknown-linux-gnu", "haswell", frozenset({"avx2", "fma", "f16c"}))
+
+X, Q8 = tensor("f32", 4, 96), tensor("q8", 4, 96)
+POS, RING, CONTROL = tensor("i32", 1), tensor("i32", 64), tensor("control", 1)
+HALF, FULL = tensor("f16", 2, 64, 48), tensor("f32", 2, 64, 48)
+HEADS = {"heads": 2, "scale": 0.25}
+OPERANDS: list[tuple[str, tuple[TensorType, ...], dict]] = [
+    ("embed", (tensor("i32", 4), tensor("q4_1", 131, 96)), {}),
+    ("rms_norm", (X, tensor("f32", 96)), {"eps": 1e-5}),
+    ("quantise", (X,), {}),
+    ("linear", (Q8, tensor("q4_1", 40, 96)), {}),
+    ("linear", (Q8, tensor("q8_0", 40, 96)), {}),
+    ("linear", (X, tensor("bf16", 40, 96)), {}),
+    ("rope", (X, POS, tensor("f32", 64, 48)), {"head_dim": 48, "pairing": "half"}),
+    ("rope", (X, POS, tensor("f32", 64, 48)), {"head_dim": 48, "pairing": "interleaved"}),
+    ("store_keys", (HALF, X, POS), {"head_dim": 48}),
+    ("store_values", (FULL, X, POS), {"head_dim": 48}),
+    ("attention", (X, HALF, HALF, POS), HEADS),
+    ("attention", (X, FULL, FULL, POS), HEADS),
+    ("swiglu", (X, X), {}),
+    ("add", (X, X), {}),
+    ("sample", (tensor("f32", 1, 1000), RING, POS, CONTROL), {}),
+    ("emit", (POS, RING, POS, CONTROL), {}),
+    ("advance", (POS,), {}),
+]
+SPECS = [
+    OpSpec(name, operands, infer(name, operands, attrs), tuple(attrs.items()))
+    for name, operands, attrs in OPERANDS
+]
+IDS = [f"{spec.name}-{i}" for i, spec in enumerate(SPECS)]
+
+
+def code(spec: OpSpec, target: Target) -> str:
+    module = Module("targets", target)
+    define(module, spec, "tile").linkage = "external"
+    return assembly(module)
+
+
+def test_every_op_has_a_kernel_and_every_kernel_is_tried() -> None:
+    assert set(KERNELS) == set(OPS) == {spec.name for spec in SPECS}
+    assert hotloop.kernels.__all__
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=IDS)
+def test_aarch64_calls_nothing(spec: OpSpec) -> None:
+    text = code(spec, AARCH64)
+    assert not re.findall(r"^\s+blr?\s", text, re.MULTILINE)
+    if spec.name in ("attention", "linear", "rms_norm"):
+        assert "fmla" in text
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=IDS)
+def test_avx2_calls_nothing(spec: OpSpec) -> None:
+    text = code(spec, AVX2)
+    assert not re.findall(r"^\s+callq?\s", text, re.MULTILINE)
+    if spec.name in ("attention", "linear", "rms_norm"):
+        assert "vfmadd" in text
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=IDS)
+def test_old_x86_calls_only_the_fused_multiply_add(spec: OpSpec) -> None:
+    """Without the instruction, C's fmaf: slow, but the same bits."""
+    text = code(spec, X86_64)
+    named = re.findall(r"\$([a-z_]\w*)|\b([a-z_]\w*)@PLT", text)  # constants are .LCPI…
+    assert {name for pair in named for name in pair if name} <= {"fmaf"}
