@@ -28,7 +28,7 @@ def test_it_means_what_numpy_says(pairing: str, head_dim: int, tokens: int, coun
     attrs = (("head_dim", head_dim), ("pairing", pairing))
     types = (type, tensor("i32", 1), tensor("f32", CONTEXT, head_dim))
     spec = OpSpec("rope", types, type, attrs)
-    buffers = [rows_of(x), buffer_of(pos), rows_of(table)]
+    buffers = [rows_of(x), buffer_of(pos), buffer_of(table)]
     y = from_rows(compute(spec, buffers, count, grain=head_dim), tokens, width)
     expected = OPS["rope"].meaning(x, pos, table, head_dim=head_dim, pairing=pairing)
     np.testing.assert_array_equal(y[:count], expected[:count])

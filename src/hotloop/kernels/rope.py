@@ -6,7 +6,7 @@ from hotloop.lang import Pointer, Value, f32, i32, i64, loop, strip
 
 @kernel("rope")
 def rope(tile: Tile) -> None:
-    """Rows of the table, f32[context, head_dim], lie `row_stride(head_dim)` floats apart.
+    """The table, f32[context, head_dim], is a weight: its rows follow each other unpadded.
 
     Row p holds the cosines of position p, one for each pair of a head, then the sines.
     """
@@ -17,7 +17,7 @@ def rope(tile: Tile) -> None:
     assert tile.result is not None
     first = pos.cast(i32).load().to(i64)
     for token in loop(tile.count):
-        angles = table.cast(f32).at((first + token) * row_stride(head_dim))
+        angles = table.cast(f32).at((first + token) * head_dim)
         row = token * row_stride(x_type.shape[1])
         for head in loop(tile.hi, tile.lo, head_dim):
             at = row + head
