@@ -40,7 +40,7 @@ from hotloop.util.remarks import Remark
 #: The default context is the model's own, up to this: its cache is memory that few prompts need.
 DEFAULT_CONTEXT = 8192
 #: Tokens of a prompt that are read at once.
-PROMPT_BLOCK = 32
+PROMPT_BLOCK = 64
 ACTIVATIONS = ("q8", "f32")
 WAKE = ("parked", "spinning")
 

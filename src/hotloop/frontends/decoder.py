@@ -202,7 +202,9 @@ class Decoder:
         token = graph.input("token", tensor("i32", step.tokens))
         graph.input("pos", tensor("i32", 1))
         build = LayerBuilder(graph, self, step)
-        x = graph.op("embed", token, build.weight("token_embd", config.vocab, config.width), to="x")
+        embedding = build.weight("token_embd", config.vocab, config.width)
+        graph.weight("rope.table", tensor("f32", step.context, config.head_dim))
+        x = graph.op("embed", token, embedding, to="x")
         for i in range(config.layers):
             with build.layer(i):
                 x = self.family.layer(build, config, x)

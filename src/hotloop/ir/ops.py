@@ -121,9 +121,10 @@ def _quantise(x: Array) -> Array:
     """Round to 8 bit, a scale per 32: the values that the integer dot products see."""
     blocks = x.reshape(*x.shape[:-1], -1, 32)
     scale = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(127)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        inverse = np.where(scale > 0, np.float32(1) / scale, np.float32(0))
-    return np.asarray((np.rint(blocks * inverse) * scale).reshape(x.shape), dtype=np.float32)
+    normal = scale >= np.float32(2.0**-126)  # below, the inverse is infinite: all become zero
+    inverse = np.where(normal, 1, 0) / np.where(normal, scale, np.float32(1))
+    rounded = np.rint(blocks * inverse.astype(np.float32)) * scale
+    return np.asarray(rounded.reshape(x.shape), dtype=np.float32)
 
 
 # linear ------------------------------------------------------------------------------------------

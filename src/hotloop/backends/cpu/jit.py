@@ -85,7 +85,11 @@ def target_machine(target: Target) -> llvm.TargetMachine:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.feature_string, opt=OPTIMISATION, reloc="pic", jit=True
+        cpu=target.cpu,
+        features=target.feature_string,
+        opt=OPTIMISATION,
+        reloc="pic",
+        codemodel="small",
     )
 
 
