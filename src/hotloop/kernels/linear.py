@@ -29,7 +29,7 @@ def linear(tile: Tile) -> None:
     y = tile.result.cast(f32)
     stride = row_stride(weight.shape[0])
     dots, block = _dots(x_type, weight)
-    blocked = tile.count // block * block
+    blocked = tile.count // block * block if x_type.shape[0] >= block else None
 
     def compute(group: Value, first: Value, tokens: int) -> None:
         records = [_record(x, x_type, first + t) for t in range(tokens)]
@@ -37,10 +37,10 @@ def linear(tile: Tile) -> None:
             y.store(sums, (first + t) * stride + group * GROUP)
 
     for group in loop((tile.hi + (GROUP - 1)) // GROUP, tile.lo // GROUP):
-        if x_type.shape[0] >= block:
+        if blocked is not None:
             for first in loop(blocked, step=block):
                 compute(group, first, block)
-        for token in loop(tile.count, blocked if x_type.shape[0] >= block else 0):
+        for token in loop(tile.count, blocked or 0):
             compute(group, token, 1)
 
 
