@@ -4,7 +4,7 @@ The hardware's prefetchers stop at the end of each 4 KiB page, and the instructi
 weights leave the core's window too short to cover the latency of memory by itself. So lines are
 asked for twice: far ahead into the second-level cache, which waits for memory, then near into the
 first. Of a plain read's speed, weights came at 55% without prefetch, at 80–90% with one level at
-its best distance, and at 88–100% with both (4 and 8 bit, 576 to 8,192 columns, 100 and 500 MB, one
+its best distance, and at 85–100% with both (4 and 8 bit, 576 to 8,192 columns, 100 and 500 MB, one
 and two threads, an Intel server CPU).
 """
 
