@@ -21,6 +21,8 @@ def lifetime_problems(program: Program, memories: Mapping[Path, Memory]) -> list
     found = list(_body(program.body, (), values, memories))
     for name in program.outputs:
         found += [f"output %{text}" for text in values.read(name)]
+    for name, _ in program.feedback:
+        found += [f"feedback %{text}" for text in values.read(name)]
     return found
 
 

@@ -99,13 +99,13 @@ def result_problems(thing: Program | Graph, scope: Scope) -> Iterator[str]:
     fed: set[str] = set()
     for source, target in thing.feedback:
         where = f"feedback %{source} -> %{target}"
-        if source not in thing.outputs:
-            yield f"{where}: %{source} is not an output"
+        if not scope.made(source):
+            yield f"{where}: %{source} is not computed"
         elif target not in inputs:
             yield f"{where}: %{target} is not an input"
         elif target in fed:
             yield f"{where}: %{target} is already fed"
-        elif source in scope.types and scope.types[source] != scope.types[target]:
+        elif scope.types[source] != scope.types[target]:
             yield f"{where}: {scope.types[source]} does not fit {scope.types[target]}"
         fed.add(target)
     if thing.until and thing.until not in thing.outputs:
