@@ -68,10 +68,11 @@ def _weight_files(folder: Path) -> list[Path]:
         raise ModelFileError(f"{folder / INDEX} has no weight_map; download it again.")
     names = sorted({str(name) for name in shards.values()})
     for name in names:
-        if Path(name).name != name:  # A shard lies in the folder itself, nowhere else.
+        # A shard lies in the folder itself, nowhere else.
+        if Path(name).name != name or not name.endswith(".safetensors"):
             raise ModelFileError(
-                f"{folder / INDEX} names the shard {name!r:.80}, which is not a file name; "
-                "download it again."
+                f"{folder / INDEX} names the shard {name!r:.80}, which is not a .safetensors file "
+                "name; download it again."
             )
     return [folder / name for name in names]
 
