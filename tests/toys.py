@@ -248,7 +248,9 @@ _LAST = """
 """
 
 _FUSED_BODY = _FIRST + "".join(
-    _LAYER_CALL.replace("%y =", f"%x.{i + 1} =").replace("(%x,", f"(%x.{i},").replace(".L.", f".{i}.")
+    _LAYER_CALL.replace("%y =", f"%x.{i + 1} =")
+    .replace("(%x,", f"(%x.{i},")
+    .replace(".L.", f".{i}.")
     for i in range(2)
 )
 
@@ -312,6 +314,132 @@ TOKENS = (
 """
 )
 
+#: Four norms in a row, each added to its input.
+SMALL = """
+program @small launch=program {
+  input %x : f32[1,64]
+  weight %w.{0..3} : f32[64]
+  kernel @k(%x : f32[1,64], %w : f32[64]) -> (%y) {
+    stage %s0 after %entry {
+      part tile 1 { %n = rms_norm(%x, %w) {eps=1e-05} : f32[1,64] }
+    }
+    stage %s1 after %s0 {
+      part tile 8 { %y = add(%x, %n) : f32[1,64] }
+    }
+  }
+  loop %i < 4 {
+    carried %x = %x next %y buffers 1
+    stacked %w = %w.{0..3}
+    %y = call @k(%x, %w)
+    yield %y -> %out
+  }
+  output %out
+}
+"""
+
+#: The body is one stage that reads all of its input, so the two values alternate.
+ALTERNATING = """
+program @alternating launch=program {
+  input %x : f32[1,32]
+  weight %w.{0..2} : f32[32,32]
+  kernel @k(%x : f32[1,32], %w : f32[32,32]) -> (%y) {
+    stage %s0 after %entry {
+      part tile 8 { %y = linear(%x, %w) : f32[1,32] }
+    }
+  }
+  loop %i < 3 {
+    carried %x = %x next %y buffers 2
+    stacked %w = %w.{0..2}
+    %y = call @k(%x, %w)
+    yield %y -> %out
+  }
+  output %out
+}
+"""
+
+#: A period of two layers of one kind, in an inner loop, and one of another kind.
+PERIOD = """
+program @period launch=program {
+  input %x : f32[1,32]
+  weight %a.{0..1} : f32[32,32]
+  weight %b.{0..2} : f32[32]
+  kernel @local(%x : f32[1,32], %w : f32[32,32]) -> (%y) {
+    stage %s0 after %entry {
+      part tile 8 {
+        %l = linear(%x, %w) : f32[1,32]
+        %y = add(%x, %l) : f32[1,32]
+      }
+    }
+  }
+  kernel @global(%x : f32[1,32], %w : f32[32]) -> (%y) {
+    stage %s0 after %entry {
+      part tile 1 { %y = rms_norm(%x, %w) {eps=1e-05} : f32[1,32] }
+    }
+  }
+  loop %j < 3 {
+    carried %x = %x next %y buffers 2
+    invariant %a.{0..1} = %a.{0..1}
+    stacked %b = %b.{0..2}
+    loop %i < 2 {
+      carried %x = %x next %y buffers 2
+      stacked %a = %a.{0..1}
+      %y = call @local(%x, %a)
+      yield %y -> %z
+    }
+    %y = call @global(%z, %b)
+    yield %y -> %out
+  }
+  output %out
+}
+"""
+
+#: Three tokens at once; two stages that wait for the same one and for nothing else.
+PROMPT = """
+program @prompt launch=program {
+  input %x : f32[3,32]
+  weight %norm : f32[32]
+  weight %a : q8_0[40,32]
+  weight %b : q8_0[24,32]
+  kernel @k(%x : f32[3,32], %norm : f32[32], %a : q8_0[40,32], %b : q8_0[24,32]) -> (%y, %z) {
+    stage %s0 after %entry {
+      part tile 2 {
+        %n = rms_norm(%x, %norm) {eps=1e-05} : f32[3,32]
+        %q = quantise(%n) : q8[3,32]
+      }
+    }
+    stage %s1 after %s0 prefetch { part tile 16 { %y = linear(%q, %a) : f32[3,40] } }
+    stage %s2 after %s0 prefetch { part tile 16 { %z = linear(%q, %b) : f32[3,24] } }
+  }
+  %y, %z = call @k(%x, %norm, %a, %b)
+  %y.2, %z.2 = call @k(%x, %norm, %a, %b)
+  output %y.2, %z.2
+}
+"""
+
+#: A stage that waits for nothing, which is legal where the program's items are launches.
+LAUNCHES = """
+program @launches launch=item {
+  input %x : f32[1,64]
+  weight %w : f32[64]
+  kernel @k(%x : f32[1,64], %w : f32[64]) -> (%n, %m) {
+    stage %s0 after %entry { part tile 1 { %n = rms_norm(%x, %w) {eps=1e-05} : f32[1,64] } }
+    stage %s1 { part tile 1 { %m = rms_norm(%x, %w) {eps=1.0} : f32[1,64] } }
+  }
+  %a, %b = call @k(%x, %w)
+  %c, %d = call @k(%a, %w)
+  output %c, %d
+}
+"""
+
+#: What the ladder does not show.
+OTHERS = {
+    "small": SMALL,
+    "alternating": ALTERNATING,
+    "period": PERIOD,
+    "prompt": PROMPT,
+    "launches": LAUNCHES,
+}
+
 PROGRAMS = {
     "fused": FUSED,
     "unrolled": UNROLLED,
@@ -325,8 +453,15 @@ def graph() -> Graph:
     return parse_graph(GRAPH)
 
 
-def program(rung: str) -> Program:
-    return ops_program(graph()) if rung == "ops" else parse_program(PROGRAMS[rung])
+def program(name: str) -> Program:
+    """The toy step on a rung of the ladder, or one of `OTHERS`."""
+    if name == "ops":
+        return ops_program(graph())
+    return parse_program({**PROGRAMS, **OTHERS}[name])
+
+
+#: Every valid program there is here.
+VALID = ("ops", *PROGRAMS, *OTHERS)
 
 
 def ops_program(graph: Graph) -> Program:
@@ -356,16 +491,19 @@ def ops_program(graph: Graph) -> Program:
 
 
 def values(program: Program | Graph, seed: int = 0) -> dict[str, Array]:
-    """Arrays for everything that `program` declares: token 3 at position 0, then random."""
+    """Arrays for all that `program` declares: random numbers; token 3 at position 0."""
     rng = np.random.default_rng(seed)
     arrays: dict[str, Array] = {}
     for value in program.weights:
-        scale = 1.0 if len(value.type.shape) == 1 else value.type.shape[-1] ** -0.5
+        scale = 1.0 if len(value.type.shape) == 1 else 2 * value.type.shape[-1] ** -0.5
         arrays[value.name] = (rng.standard_normal(value.type.shape) * scale).astype(np.float32)
     for value in program.states:
         arrays[value.name] = np.zeros(value.type.shape, value.type.format.numpy)
     for value in program.inputs:
-        arrays[value.name] = np.zeros(value.type.shape, value.type.format.numpy)
+        if value.type.format.name == "f32":
+            arrays[value.name] = rng.standard_normal(value.type.shape).astype(np.float32)
+        else:
+            arrays[value.name] = np.zeros(value.type.shape, value.type.format.numpy)
     if "token" in arrays:
         arrays["token"][0] = arrays["ring"][0] = 3
     if "control" in arrays:

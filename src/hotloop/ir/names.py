@@ -12,6 +12,7 @@ one row per place in the period stands for all of them, as in
 
 import re
 from collections.abc import Hashable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 _CHARACTER = r"(?:[A-Za-z0-9_./]|-(?!>))"
@@ -104,8 +105,14 @@ def _advance(a: Row, b: Row) -> list[tuple[int, int]] | None:
     return known if len(known) == len(steps) else None
 
 
+@lru_cache(maxsize=4096)
+def _parts(name: str) -> tuple[str, ...]:
+    """What is between numbers, and the numbers, in turn."""
+    return tuple(re.split(r"(\d+)", name))
+
+
 def _difference(a: str, b: str) -> tuple[int, int] | None:
-    left, right = re.split(r"(\d+)", a), re.split(r"(\d+)", b)
+    left, right = _parts(a), _parts(b)
     if len(left) != len(right):
         return None
     differing = [k for k, pair in enumerate(zip(left, right, strict=True)) if pair[0] != pair[1]]
@@ -126,7 +133,7 @@ def _family(first: Row, last: Row, count: int) -> Row:
         found = _difference(a, b)
         assert found is not None
         at, span = found
-        parts = re.split(r"(\d+)", a)
+        parts = list(_parts(a))
         step = span // (count - 1)
         end = f"{int(parts[at]) + span}" + (f"..{step}" if step > 1 else "")
         parts[at] = f"{{{parts[at]}..{end}}}"

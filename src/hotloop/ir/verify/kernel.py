@@ -173,13 +173,11 @@ def _stage_sharing_problems(stage: Stage) -> Iterator[str]:
     for number, part in enumerate(stage.parts):
         for op in part.ops:
             for i, name in enumerate(op.operands):
-                if name not in written or (written[name] == number and _aligned(op, i)):
-                    continue
-                verb = "writes" if i in OPS[op.name].writes else "reads"
-                if written[name] == number:
-                    yield f"{op.name} {verb} all of %{name}, which other tiles of the part write"
-                elif verb == "reads":
+                writer = written.get(name, number)
+                if writer != number and i not in OPS[op.name].writes:
                     yield f"{op.name} reads %{name}, which another part of the stage writes"
+                elif name in written and writer == number and not _aligned(op, i):
+                    yield f"{op.name} needs all of %{name}, of which each tile makes a piece"
 
 
 def _writes(op: Op) -> list[str]:
