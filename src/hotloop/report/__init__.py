@@ -1,0 +1,1 @@
+"""Reports on a compiled program: what it costs, and what the compiler made of a model."""

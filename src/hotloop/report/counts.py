@@ -1,0 +1,131 @@
+"""What one token costs, counted on the program: calls, launches, synchronisations, bytes.
+
+    launches   one for each item of the program, or one for the whole program; a program whose loop
+               over tokens is open-ended takes one for all tokens together
+    syncs      stages at which a thread may have to wait for others, and the join of each launch;
+               the first stages of a launch start at once, and count only inside a loop over tokens
+    bytes      what the file stores of every weight that a token needs: all of a matrix or a norm,
+               one row of an embedding; and the keys and values of the positions before
+
+The counts are those of a decode step: one token.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from hotloop.ir.graph import Op
+from hotloop.ir.program import ENTRY, Call, Item, Loop, Program, calls, count_calls
+from hotloop.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Per token, but for `kernels` and `launches_per_run`."""
+
+    kernels: int
+    calls: int
+    launches_per_run: int
+    """Launches of one run of the program: a step, or a generation where `endless`."""
+    endless: bool
+    """Whether one run makes all tokens of a generation."""
+    syncs: int
+
+    def launches(self, tokens: int) -> float:
+        """Launches per token in a generation of `tokens` tokens."""
+        return self.launches_per_run / tokens if self.endless else float(self.launches_per_run)
+
+    @property
+    def launches_text(self) -> str:
+        return "1 per generation" if self.endless else f"{self.launches_per_run:,}"
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that one token reads: `weights` by format, as stored in the file, and the KV cache."""
+
+    weights: Mapping[str, int]
+    kv_per_position: int
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(self.weights.values())
+
+    def total(self, position: int) -> int:
+        """Weights, and the cache with `position` tokens before this one and itself."""
+        return self.weight_bytes + self.kv_per_position * (position + 1)
+
+
+def count(program: Program) -> Counts:
+    """The counts of a program for one token at a time."""
+    endless = any(isinstance(item, Loop) and item.trip is None for item in program.body)
+    launches = len(program.body) if program.launch == "item" else 1
+    waits = _waits(program.body)
+    if not endless:
+        first_calls = list(calls(program.body))
+        if program.launch == "program":
+            first_calls = first_calls[:1]
+        waits += launches - sum(_entries(call) for call in first_calls)
+    return Counts(len(program.kernels), count_calls(program.body), launches, endless, waits)
+
+
+def traffic(program: Program) -> Traffic:
+    """The bytes that one token reads, by walking every call with the buffers that it gets."""
+    weights = {value.name for value in program.weights}
+    read: dict[str, int] = {}
+    kv = 0
+    for call, args in _executed(program.body, {}):
+        outer = dict(zip((param.name for param in call.kernel.params), args, strict=True))
+        types = call.kernel.types
+        for op in call.kernel.ops:
+            for name in op.operands:
+                if outer.get(name) in weights:
+                    type = types[name]
+                    read[type.format.name] = read.get(type.format.name, 0) + _share(op, type)
+            if op.name == "attention":
+                kv += sum(_per_position(types[name]) for name in op.operands[1:3])
+    return Traffic(read, kv)
+
+
+def _share(op: Op, type: TensorType) -> int:
+    """Bytes that one token reads of a weight: a row where the op looks one up, else all."""
+    return type.nbytes // type.shape[0] if op.name in ("embed", "rope") else type.nbytes
+
+
+def _per_position(cache: TensorType) -> int:
+    """Bytes of one position of a cache [heads, context, head_dim]."""
+    return cache.nbytes // cache.shape[1]
+
+
+def _executed(
+    body: tuple[Item, ...], names: Mapping[str, str]
+) -> Iterator[tuple[Call, tuple[str, ...]]]:
+    """Every call that one token executes, with its arguments by their names outside all loops.
+
+    `names` gives the outside name of each name in `body` that has one.
+    """
+    for item in body:
+        if isinstance(item, Call):
+            yield item, tuple(names.get(name, name) for name in item.args)
+            continue
+        for k in range(item.trip or 1):
+            inside = {
+                arg.name: names.get(outer, outer)
+                for arg in item.args
+                for outer in [arg.outer[k if len(arg.outer) > 1 else 0]]
+            }
+            yield from _executed(item.body, inside)
+
+
+def _waits(body: tuple[Item, ...]) -> int:
+    """Stages that wait for anything, in one pass over `body`."""
+    return sum(
+        sum(bool(stage.after) or stage.barrier for stage in item.kernel.stages)
+        if isinstance(item, Call)
+        else (item.trip or 1) * _waits(item.body)
+        for item in body
+    )
+
+
+def _entries(call: Call) -> int:
+    """Stages of a call that wait for nothing but what precedes it."""
+    return sum(stage.after == (ENTRY,) and not stage.barrier for stage in call.kernel.stages)

@@ -1,0 +1,302 @@
+"""explain: what the compiler made of a model, as data.
+
+For every rung of the ladder what a token costs; for the loaded one what each loop argument became,
+which stages each kernel has, what the passes remarked, and what compiling took.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from hotloop.backends.cpu.places import op_spec, place_states, place_weights
+from hotloop.compiler import SCHEDULES, compile_graph
+from hotloop.ir.graph import Graph, Op
+from hotloop.ir.names import Row, blocks, expand
+from hotloop.ir.program import Call, Item, Kernel, Loop, Part, Program, Stage, loop_types
+from hotloop.ir.types import TensorType
+from hotloop.machine.host import host
+from hotloop.report.counts import Counts, Traffic, count, traffic
+from hotloop.util.remarks import Remark
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+ORDER_NOTE = (
+    "Every sum is taken in the order of the packed layout: one lane per row, block after block. "
+    "Neither tiles nor threads nor the rung change it, so all give the same bits."
+)
+
+
+class Timings(Protocol):
+    @property
+    def compile(self) -> float: ...
+    @property
+    def cached(self) -> bool: ...
+
+
+class Explained(Protocol):
+    """What `explain` asks of a model (`hotloop.api.Model` is one)."""
+
+    path: Path
+    schedule: str
+    graph: Graph
+
+    @property
+    def threads(self) -> int: ...
+    @property
+    def activations(self) -> str: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def program(self) -> Program: ...
+    @property
+    def remarks(self) -> tuple[Remark, ...]: ...
+    @property
+    def timings(self) -> Timings: ...
+    @property
+    def code_bytes(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class ArgumentReport:
+    """A loop argument, or a family of them: `name` may hold a range, as in IR text.
+
+    `buffers` are those of one argument; `stride` is the distance in bytes from the one of an
+    iteration to that of the next, None where there is one buffer or the distances differ.
+    `nbytes` is what all of them hold together, as the model file stores it.
+    """
+
+    name: str
+    kind: str
+    type: str
+    buffers: int
+    stride: int | None
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class LoopReport:
+    index: str
+    trip: int | None
+    """Iterations; None where it runs until the program says stop."""
+    items: tuple[str, ...]
+    arguments: tuple[ArgumentReport, ...]
+
+
+@dataclass(frozen=True)
+class PartReport:
+    """Ops that share tiles: `tiles` tiles of `rows` rows."""
+
+    ops: tuple[str, ...]
+    tiles: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class StageReport:
+    name: str
+    waits_for: str
+    each: tuple[str, ...]
+    """Ops that every thread computes for itself."""
+    parts: tuple[PartReport, ...]
+    prefetch: bool
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    name: str
+    calls: int
+    """Calls for one token."""
+    stages: tuple[StageReport, ...]
+
+
+@dataclass(frozen=True)
+class CodeReport:
+    """The machine code of the decode program, and the seconds that passes and LLVM took."""
+
+    nbytes: int
+    seconds: float
+    cached: bool
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What `hotloop explain` shows; rich prints it as tables, `str` gives them as plain text."""
+
+    model: str
+    graph: str
+    schedule: str
+    threads: int
+    activations: str
+    context: int
+    ops: int
+    rungs: dict[str, Counts]
+    traffic: Traffic
+    loops: tuple[LoopReport, ...]
+    kernels: tuple[KernelReport, ...]
+    remarks: tuple[Remark, ...]
+    code: CodeReport
+
+    def to_json(self) -> dict[str, object]:
+        """The same as objects that `json` can write."""
+        values = asdict(self)
+        values["rungs"] = {
+            name: {
+                "kernels": counts.kernels,
+                "calls": counts.calls,
+                "launches": counts.launches_per_run,
+                "launches_per": "generation" if counts.endless else "token",
+                "syncs": counts.syncs,
+            }
+            for name, counts in self.rungs.items()
+        }
+        del values["traffic"]
+        values["bytes_per_token"] = {
+            "weights": dict(self.traffic.weights),
+            "weights_total": self.traffic.weight_bytes,
+            "kv_per_position": self.traffic.kv_per_position,
+        }
+        values["order"] = ORDER_NOTE
+        return values
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        from hotloop.report.explain_text import render
+
+        yield from render(self)
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=100, color_system=None, highlight=False, markup=False)
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get()
+
+
+def explain(model: Explained) -> Explanation:
+    """Count all rungs of `model`, and look into the program that it runs."""
+    machine = host(model.threads)
+    rungs = {
+        name: count(
+            model.program
+            if name == model.schedule
+            else compile_graph(model.graph, machine, name).program
+        )
+        for name in SCHEDULES
+    }
+    return Explanation(
+        model=model.path.name,
+        graph=model.graph.name,
+        schedule=model.schedule,
+        threads=model.threads,
+        activations=model.activations,
+        context=model.context,
+        ops=len(model.graph.ops),
+        rungs=rungs,
+        traffic=traffic(model.program),
+        loops=loop_reports(model.program, model.graph),
+        kernels=kernel_reports(model.program),
+        remarks=model.remarks,
+        code=CodeReport(model.code_bytes, model.timings.compile, model.timings.cached),
+    )
+
+
+def loop_reports(program: Program, graph: Graph) -> tuple[LoopReport, ...]:
+    """Every loop, outer ones first, with what each argument became."""
+    offsets = {**place_weights(graph).offsets, **place_states(graph).offsets}
+    reports: list[LoopReport] = []
+
+    def visit(body: tuple[Item, ...], outside: dict[str, TensorType]) -> None:
+        for item in body:
+            if isinstance(item, Loop):
+                types = loop_types(item, outside)
+                arguments = tuple(_arguments(item, types, offsets))
+                items = tuple(_label(inner) for inner in item.body)
+                reports.append(LoopReport(item.index, item.trip, items, arguments))
+                visit(item.body, types)
+
+    visit(program.body, program.types)
+    return tuple(reports)
+
+
+def _label(item: Item) -> str:
+    return f"@{item.kernel.name}" if isinstance(item, Call) else f"loop %{item.index}"
+
+
+_KINDS = ("carried", "stacked", "state", "invariant")
+
+
+def _arguments(
+    loop: Loop, types: dict[str, TensorType], offsets: dict[str, int]
+) -> list[ArgumentReport]:
+    """The arguments by class; those that differ in one number stand in one line."""
+    rows = [
+        Row(
+            (arg.name,),
+            (
+                _KINDS.index(arg.kind),
+                types[arg.name],
+                max(len(arg.outer), arg.buffers),
+                _stride(arg.outer, offsets),
+            ),
+        )
+        for arg in loop.args
+    ]
+    reports = []
+    for (name,), rest in (row for block in blocks(rows) for row in block):
+        assert isinstance(rest, tuple)
+        kind, type, buffers, stride = rest
+        nbytes = type.nbytes * buffers * len(expand(name))
+        reports.append(ArgumentReport(name, _KINDS[kind], str(type), buffers, stride, nbytes))
+    return sorted(reports, key=lambda report: _KINDS.index(report.kind))
+
+
+def _stride(names: Sequence[str], offsets: dict[str, int]) -> int | None:
+    if len(names) < 2 or any(name not in offsets for name in names):
+        return None
+    at = [offsets[name] for name in names]
+    steps = {b - a for a, b in pairwise(at)}
+    return steps.pop() if len(steps) == 1 else None
+
+
+def kernel_reports(program: Program) -> tuple[KernelReport, ...]:
+    """Every kernel, with the calls that one token makes of it."""
+    made = _calls_of(program.body)
+    return tuple(
+        KernelReport(
+            kernel.name,
+            made[kernel],
+            tuple(_stage(kernel, stage) for stage in kernel.stages),
+        )
+        for kernel in program.kernels
+    )
+
+
+def _calls_of(body: tuple[Item, ...]) -> dict[Kernel, int]:
+    made: dict[Kernel, int] = {}
+    for item in body:
+        inner = {item.kernel: 1} if isinstance(item, Call) else _calls_of(item.body)
+        times = 1 if isinstance(item, Call) else item.trip or 1
+        for kernel, n in inner.items():
+            made[kernel] = made.get(kernel, 0) + n * times
+    return made
+
+
+def _stage(kernel: Kernel, stage: Stage) -> StageReport:
+    waits = "everyone" if stage.barrier else ", ".join(stage.after)
+    each = tuple(_op(op) for op in stage.each)
+    parts = tuple(_part(kernel, part) for part in stage.parts)
+    return StageReport(stage.name, waits, each, parts, stage.prefetch)
+
+
+def _part(kernel: Kernel, part: Part) -> PartReport:
+    rows = op_spec(part.ops[0], kernel.types).rows
+    return PartReport(tuple(_op(op) for op in part.ops), -(-rows // part.tile), part.tile)
+
+
+def _op(op: Op) -> str:
+    """An op with its weight where it has one: what a reader wants to recognise it by."""
+    weight = next((name for name in op.operands if name.endswith(".weight")), "")
+    return f"{op.name} {weight.removesuffix('.weight')}".strip()
