@@ -214,8 +214,9 @@ def test_values_are_seen_between_launches(model: Model) -> None:
 
 
 INTERRUPTED = """
-import sys
+import signal, sys
 from hotloop import load
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent may have it ignored
 model = load(sys.argv[1], 2, context=8192)
 try:
     for i, token in enumerate(model.generate("Once upon a time", 8000, stop_ids=())):

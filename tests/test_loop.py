@@ -145,6 +145,18 @@ def test_a_value_used_after_the_run_ends_it() -> None:
         )
     )
     assert shapes(result[0])[:2] == ["call a", "loop 2"]
+    assert missed(result)[0] == "%a of iteration 0 is used after the run"
+
+
+def test_an_argument_that_skips_an_iteration_ends_the_run() -> None:
+    result = loop(
+        program(
+            "%a = call @a(%x, %w.0)",
+            "%b = call @a(%a, %w.1)",
+            "%c = call @a(%a, %w.2)",
+            "%out = call @a(%c, %w.3)",
+        )
+    )
     assert missed(result)[0] == "argument %x of @a is not carried: %a"
     assert "loop 4" not in shapes(result[0])
 

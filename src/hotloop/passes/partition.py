@@ -15,8 +15,10 @@ from hotloop.ir.program import Kernel, Part, Program, map_kernels
 from hotloop.ir.types import TensorType
 from hotloop.machine.machine import Machine
 
-#: Where tiles are small already, at least this many for each thread, so that they come out even.
+#: At least this many tiles for each thread, so that the threads come out even …
 TILES_PER_THREAD = 4
+#: … and in all, so that small teams share one size, and the code that is compiled for it.
+TILES = 16
 
 
 def partition(program: Program, machine: Machine) -> Program:
@@ -44,7 +46,7 @@ def _rows(kernel: Kernel, part: Part, machine: Machine) -> int:
     if bytes_per_row == 0:
         return max(grain, 256 // grain * grain)
     rows = _feature_rows(kernel.types, part.ops[0])
-    even = rows // (machine.cores * TILES_PER_THREAD)
+    even = rows // max(TILES, machine.cores * TILES_PER_THREAD)
     wanted = min(machine.tile_bytes // bytes_per_row, even)
     return max(grain, wanted // grain * grain)
 

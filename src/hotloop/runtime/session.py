@@ -49,7 +49,7 @@ class Session:
         self._ring: NDArray[np.generic] = state.view("ring")
         self._control: NDArray[np.generic] = state.view("control")
         self._cached: list[int] = []  # tokens whose keys and values are in the cache
-        self._driver: threading.Thread | None = None
+        self._launch: threading.Event | None = None  # set when the streaming launch has ended
 
     def check(self, ids: Sequence[int], more: int = 1) -> None:
         """Raise where `ids` cannot be a prompt that `more` tokens follow."""
@@ -116,38 +116,41 @@ class Session:
         Closing the iterator cancels the launch at its next token.
         """
         failure: list[BaseException] = []
+        # An event of our own: a thread that is joined with a limit and interrupted by Ctrl-C
+        # counts as ended in Python 3.11 (bpo-45274), though it runs on.
+        ended = threading.Event()
 
         def drive() -> None:
             try:
                 self.run()
             except BaseException as error:
                 failure.append(error)
+            finally:
+                ended.set()
 
         control = self._control[0]
         read = int(control["published"])
-        driver = threading.Thread(target=drive, name="hotloop-0", daemon=True)
-        self._driver = driver
-        driver.start()
+        self._launch = ended
+        threading.Thread(target=drive, name="hotloop-0", daemon=True).start()
         try:
-            while True:
-                running = driver.is_alive()
+            running = True
+            while running:
+                running = not ended.wait(POLL_SECONDS)
                 published = int(control["published"])
                 yield from self._ring[read:published].tolist()
                 read = published
-                if not running:
-                    break
-                driver.join(POLL_SECONDS)
             if failure:
                 raise failure[0]
         finally:
-            self.stop()
+            if self._launch is ended:
+                self.stop()
 
     def stop(self) -> None:
         """End the launch that runs, if any, at its next token."""
-        driver, self._driver = self._driver, None
-        if driver is not None and driver.is_alive():
+        launch, self._launch = self._launch, None
+        if launch is not None and not launch.is_set():
             self._control[0]["cancel"] = 1
-            driver.join()
+            launch.wait()
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """float32 [len(ids), vocab]: the logits after each token, each by a decode step."""

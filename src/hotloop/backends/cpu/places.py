@@ -106,7 +106,7 @@ def place_work(program: Program) -> Work:
     lives = _lives(program, same) if program.launch == "item" else None
     region = Region()
     places = _allocate(region, sizes, same, lives)
-    second = {key: _add(region, sizes[first]) for key, first in same.second.items()}
+    second = {key: places[following] for key, following in same.second.items()}
     inside, scratch, largest = _kernels(program, region)
     return Work(region.nbytes, places, second, inside, scratch, largest)
 
