@@ -241,13 +241,13 @@ _LAYER_LOOP = """
 """
 )
 
-_FIRST = "  %x.0 = call @embed(%token, %token_embd.weight)\n"
+FIRST = "  %x.0 = call @embed(%token, %token_embd.weight)\n"
 _LAST = """
   %logits = call @head(%x.2, %output_norm.weight, %token_embd.weight)
   %next, %done, %next_pos = call @sample(%logits, %ring, %pos, %control)
 """
 
-_FUSED_BODY = _FIRST + "".join(
+_FUSED_BODY = FIRST + "".join(
     _LAYER_CALL.replace("%y =", f"%x.{i + 1} =")
     .replace("(%x,", f"(%x.{i},")
     .replace(".L.", f".{i}.")
@@ -269,7 +269,7 @@ FUSED = (
 #: The calls of `FUSED` in one launch, with flags: what looping the layers must be equal to.
 UNROLLED = FUSED.replace("launch=item", "launch=program").replace(_LAYER_BARRIERS, _LAYER_FLAGS)
 
-LOOPED = FUSED.replace(_FUSED_BODY, _FIRST + _LAYER_LOOP).replace("launch=item", "launch=program")
+LOOPED = FUSED.replace(_FUSED_BODY, FIRST + _LAYER_LOOP).replace("launch=item", "launch=program")
 
 PIPELINED = LOOPED.replace(_LAYER_BARRIERS, _LAYER_FLAGS)
 
@@ -300,7 +300,7 @@ TOKENS = (
     state %ring = %ring
     state %control = %control
 """
-    + _FIRST
+    + FIRST
     + _LAYER_LOOP
     + _LAST
     + """

@@ -94,7 +94,7 @@ def _forget(array: Array) -> None:
 
 def _compute(op: Op, arrays: dict[str, Array], result: Array | None) -> str:
     """Run one op, its result put into `result`; give the name of what it wrote."""
-    with np.errstate(invalid="ignore"):  # NaN is data here
+    with np.errstate(all="ignore"):  # NaN and infinity are data here
         value = OPS[op.name].meaning(*(arrays[name] for name in op.operands), **dict(op.attrs))
     if op.result is None:
         return op.operands[OPS[op.name].writes[0]]

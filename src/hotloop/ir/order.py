@@ -5,10 +5,9 @@ run by any of them; so nothing orders two stages but waiting. A *node* is a stag
 place in the program. An *edge* a → b says that every tile of b starts after a is complete:
 
     within a call     b names a in `after`; or b has a barrier, and a stands before it
-    between items     b is a stage that waits for the entry of its call (the first stage, one that
-                      names ENTRY, or one with a barrier), a is an exit of the item before; the
-                      entry of a loop is that of its first item, its exit that of its last, in the
-                      last iteration
+    between items     b is a stage that waits for the entry of its call (it names ENTRY, or has a
+                      barrier), a is an exit of the item before; the entry of a loop is that of its
+                      first item, its exit that of its last, in the last iteration
     carried by L      the same from the last item of L's body to its first, one iteration later
     between launches  where every item is a launch, all of an item is complete before the next
 
@@ -127,7 +126,7 @@ class Order:
                 self._edges.append(list(range(start, index)))
             else:
                 self._edges.append([number[name] for name in stage.after if name != ENTRY])
-            if stage.barrier or index == start or ENTRY in stage.after:
+            if stage.barrier or ENTRY in stage.after:
                 entries.append(index)
         return entries, [number[name] for name in call.kernel.exits]
 

@@ -122,7 +122,7 @@ def _part_problems(kernel: Kernel, part: Part) -> Iterator[str]:
             )
     grain = lcm(*(OPS[op.name].grain(dict(op.attrs)) for op in part.ops))
     if part.tile < 1 or part.tile % grain:
-        yield f"a tile of {part.tile} rows is not a multiple of {grain}, the grain of its ops"
+        yield f"a tile of {part.tile} rows is no positive multiple of {grain}, the grain of its ops"
 
 
 def _rows(kernel: Kernel, op: Op) -> str:
@@ -158,7 +158,7 @@ def _private_problems(kernel: Kernel) -> Iterator[str]:
 def _stage_sharing_problems(stage: Stage) -> Iterator[str]:
     for op in stage.each:
         for i in OPS[op.name].writes:
-            yield f"each thread would write %{op.operands[i]} ({op.name})"
+            yield f"each {op.name} would write %{op.operands[i]} once for every thread"
     written: dict[str, int] = {}  # name → the part that writes it
     for number, part in enumerate(stage.parts):
         for op in part.ops:

@@ -63,7 +63,7 @@ def loop_text(loop: Loop) -> str:
 
 def scope_problems(program: Program) -> list[str]:
     """Everything wrong with the names of `program`, one line each."""
-    return list(_program(program))
+    return list(dict.fromkeys(_program(program)))
 
 
 def _program(program: Program) -> Iterator[str]:
