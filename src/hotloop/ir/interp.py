@@ -19,6 +19,7 @@ import numpy as np
 
 from hotloop.ir.graph import Graph, Op
 from hotloop.ir.ops import OPS, Array
+from hotloop.ir.order import Path
 from hotloop.ir.program import ENTRY, Call, Item, Kernel, Loop, Program, Stage
 from hotloop.ir.types import TensorType
 from hotloop.util.errors import UsageError
@@ -102,9 +103,6 @@ def _compute(op: Op, arrays: dict[str, Array], result: Array | None) -> str:
     result[...] = value
     arrays[op.result.name] = result
     return op.result.name
-
-
-Path = tuple[int, ...]
 
 
 @dataclass

@@ -8,9 +8,10 @@ read the old one only on the rows that it is about to overwrite.
 
 from collections.abc import Iterator, Mapping
 
+from hotloop.ir.order import Path
 from hotloop.ir.program import Call, Item, Loop, Program
 from hotloop.ir.verify.kernel import in_place_problem
-from hotloop.ir.verify.memory import Buffers, Memory, Path
+from hotloop.ir.verify.memory import Buffers, Memory
 from hotloop.ir.verify.scopes import call_text, loop_text
 
 

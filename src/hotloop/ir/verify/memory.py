@@ -18,9 +18,9 @@ it there.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hotloop.ir.order import Path
 from hotloop.ir.program import Call, Item, Loop, Program
 
-Path = tuple[int, ...]
 Buffer = tuple[Path, str]
 """The path of the loop it belongs to, and a name that is unique there."""
 Buffers = frozenset[Buffer]

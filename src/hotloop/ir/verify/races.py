@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hotloop.ir.ops import OPS
-from hotloop.ir.order import Node, Order
+from hotloop.ir.order import Node, Order, Path
 from hotloop.ir.program import Call, Item, Program, Stage
-from hotloop.ir.verify.memory import Buffer, Memory, Path
+from hotloop.ir.verify.memory import Buffer, Memory
 from hotloop.ir.verify.scopes import call_text
 
 
