@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hotloop.ir.graph import Attr
 from hotloop.ir.sample import sample
-from hotloop.ir.types import FORMATS, TensorType, tensor
+from hotloop.ir.types import TensorType, tensor
 
 Array = NDArray[Any]
 Attrs = Mapping[str, Attr]
@@ -433,8 +433,3 @@ def row_count(name: str, operands: Sequence[TensorType], result: TensorType | No
     if kind == "heads":
         return operands[1].shape[0] * shape[0]
     return shape[0] if kind == "tokens" else shape[1]
-
-
-def weight_formats() -> tuple[str, ...]:
-    """Formats a weight may have."""
-    return tuple(name for name in FORMATS if name not in ("i32", "control", "q8"))

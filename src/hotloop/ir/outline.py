@@ -1,8 +1,8 @@
 """Outlining: cut a graph's ops into kernels and calls. What `lower` and `fuse` share.
 
 A kernel's params are the outside names its ops use, in order of first use; its results are the
-values that ops outside, the outputs, or the feedback use. Groups with the same structure share one kernel,
-named after the first of them.
+values that ops outside, the outputs, or the feedback use. Groups with the same structure share one
+kernel, named after the first of them.
 """
 
 import re

@@ -297,7 +297,11 @@ def map_kernels(program: Program, change: Callable[[Kernel], Kernel]) -> Program
 
 
 def count_calls(body: tuple[Item, ...]) -> int:
-    """Calls that one pass over `body` makes, an open-ended loop counted as one iteration."""
+    """Calls that one step makes, as the paper counts them: a loop over layers is one call.
+
+    An open-ended loop is counted by its body, which is a step.
+    """
     return sum(
-        1 if isinstance(item, Call) else (item.trip or 1) * count_calls(item.body) for item in body
+        count_calls(item.body) if isinstance(item, Loop) and item.trip is None else 1
+        for item in body
     )

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from hotloop.ir.graph import Attr
-from hotloop.ir.ops import OPS
+from hotloop.ir.ops import row_count
 from hotloop.ir.types import TensorType
 from hotloop.lang import Module, Pointer, Value, function, i64, ptr
 
@@ -47,15 +47,7 @@ class OpSpec:
     @property
     def rows(self) -> int:
         """Rows of the whole op, in the unit that `OpDef.rows` names."""
-        kind = OPS[self.name].rows
-        if kind == "one":
-            return 1
-        shaped = self.result or self.operands[1]
-        if kind == "tokens":
-            return shaped.shape[0]
-        if kind == "heads":
-            return self.operands[1].shape[0] * shaped.shape[0]
-        return shaped.shape[1]
+        return row_count(self.name, self.operands, self.result)
 
 
 @dataclass

@@ -172,8 +172,18 @@ class _ProgramLaunch:
                 self._call(item, (scope, i), names)
             else:
                 self._loop(item, (*scope, i), names)
-                for _, outer in item.yields:
-                    names[outer] = self._result(scope, outer)
+                names |= self._yielded(item, (*scope, i), names)
+
+    def _yielded(
+        self, item: Loop, scope: Scope, outside: Mapping[str, Address]
+    ) -> dict[str, Address]:
+        """Where a loop left its results: a carried one where one more iteration would read it."""
+        after = self._arguments(item, scope, outside, constant(item.trip or 0, i64))
+        carried = {arg.next: after[arg.name] for arg in item.args if arg.kind == "carried"}
+        return {
+            outer: carried[inner] if inner in carried else self._result(scope, inner)
+            for inner, outer in item.yields
+        }
 
     def _result(self, scope: Scope, name: str) -> Address:
         return Address(shared.WORK, self.work.places[(scope, name)])
@@ -254,7 +264,12 @@ class _ProgramLaunch:
 
 
 def _alternate(first: Address, second: Address, i: Value) -> Address:
-    """`first` in even iterations, `second` in odd ones (both in the work region)."""
+    """`first` in even iterations, `second` in odd ones."""
     assert first.region == second.region
-    assert first.shift is None
-    return Address(first.region, first.offset, (i & 1) * (second.offset - first.offset))
+    odd = i & 1
+    shift = odd * (second.offset - first.offset)
+    if first.shift is not None:
+        shift = shift + (1 - odd) * first.shift
+    if second.shift is not None:
+        shift = shift + odd * second.shift
+    return Address(first.region, first.offset, shift)
