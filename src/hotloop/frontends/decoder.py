@@ -36,6 +36,7 @@ class Config:
     heads: int
     kv_heads: int
     head_dim: int
+    ffn: int
     vocab: int
     context: int
     eps: float
@@ -132,13 +133,15 @@ def _last(name: str) -> str:
 class Family:
     """One family of models: what its short file in `models/` exports.
 
-    `hf_names` maps tensor names of Hugging Face to GGUF's, with `{i}` for the layer's number.
+    `hf_names` maps tensor names of Hugging Face to GGUF's, with `{i}` for the layer's number;
+    `gguf_only` are tensors that GGUF files may hold besides.
     """
 
     architecture: str
     config: Callable[[ModelFile], Config]
     layer: Callable[[LayerBuilder, Config, str], str]
     hf_names: Mapping[str, str]
+    gguf_only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,8 +156,8 @@ class Decoder:
     @staticmethod
     def of(file: ModelFile, family: Family) -> "Decoder":
         config = family.config(file)
-        tensors = file.tensors if is_gguf(file) else _translate(file, family, config.layers)
-        return Decoder(file, family, config, tensors)
+        _check(file, config)
+        return Decoder(file, family, config, _named(file, family, config.layers))
 
     @property
     def head_weight(self) -> str:
@@ -227,18 +230,45 @@ def is_gguf(file: ModelFile) -> bool:
     return "general.architecture" in file.metadata
 
 
-def _translate(file: ModelFile, family: Family, layers: int) -> dict[str, WeightData]:
-    """Tensors by GGUF's names; raises `UnsupportedError` for one that has none."""
-    names = {
-        theirs.format(i=i): ours.format(i=i)
-        for theirs, ours in family.hf_names.items()
-        for i in (range(layers) if "{i}" in theirs else (0,))
-    }
-    unknown = [name for name in file.tensors if name not in names]
-    if unknown:
+def _check(file: ModelFile, config: Config) -> None:
+    """Raise `ModelFileError` where the numbers cannot be those of a decoder."""
+    for name in ("layers", "width", "heads", "kv_heads", "head_dim", "ffn", "vocab", "context"):
+        if getattr(config, name) < 1:
+            raise ModelFileError(
+                f"{file.path} says {name} = {getattr(config, name)}, which must be at least 1; "
+                "the file is damaged, download it again."
+            )
+    if config.heads % config.kv_heads or config.head_dim % 2:
+        raise ModelFileError(
+            f"{file.path} has {config.heads} heads of {config.head_dim} over {config.kv_heads} "
+            "key-value heads, which do not divide; the file is damaged, download it again."
+        )
+    if config.layers > len(file.tensors):
+        raise ModelFileError(
+            f"{file.path} says it has {config.layers} layers, but holds {len(file.tensors)} "
+            "tensors; the file is incomplete, download it again."
+        )
+
+
+def _named(file: ModelFile, family: Family, layers: int) -> dict[str, WeightData]:
+    """Tensors by GGUF's names.
+
+    Raises `UnsupportedError` for a tensor that the family does not use: a model with one is not
+    the model that hotloop would compute.
+    """
+    names = {}
+    for theirs, ours in family.hf_names.items():
+        for i in range(layers) if "{i}" in theirs else (0,):
+            name = ours.format(i=i)
+            names[name if is_gguf(file) else theirs.format(i=i)] = name
+    if is_gguf(file):
+        names.update((name, name) for name in family.gguf_only)
+    unknown = next((name for name in file.tensors if name not in names), None)
+    if unknown is not None:
+        known = family.hf_names.values() if is_gguf(file) else family.hf_names
         raise UnsupportedError(
-            f"{file.path}: {family.architecture} models have no tensor {unknown[0]}; hotloop knows "
-            f"{', '.join(family.hf_names)}."
+            f"{file.path}: {family.architecture} models have no tensor {unknown}; hotloop knows "
+            f"{', '.join(known)}."
         )
     return {names[name]: weight for name, weight in file.tensors.items()}
 

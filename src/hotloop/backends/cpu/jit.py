@@ -5,6 +5,7 @@ optimisation level, and the version of llvmlite. A file that cannot be read, or 
 wrong, is compiled again; a cache that cannot be written is no reason to fail.
 """
 
+import contextlib
 import hashlib
 import os
 import time
@@ -131,4 +132,5 @@ def _write(path: Path, image: bytes) -> None:
         part.write_bytes(hashlib.sha256(image).digest() + image)
         part.replace(path)
     except OSError:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()

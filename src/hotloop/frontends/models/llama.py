@@ -18,9 +18,8 @@ def layer(build: LayerBuilder, config: Config, x: str) -> str:
     o = build.linear(a, "attn_output", config.width)
     x = build.op("add", x, o, to="mid")
     h = build.norm(x, "ffn_norm")
-    rows = build.decoder.tensors[f"{build.prefix}ffn_gate.weight"].type.shape[0]
-    gate = build.linear(h, "ffn_gate", rows)
-    up = build.linear(h, "ffn_up", rows)
+    gate = build.linear(h, "ffn_gate", config.ffn)
+    up = build.linear(h, "ffn_up", config.ffn)
     down = build.linear(build.op("swiglu", gate, up), "ffn_down", config.width)
     return build.op("add", x, down, to="out")
 
@@ -51,13 +50,20 @@ def _gguf_config(file: ModelFile) -> Config:
         heads=heads,
         kv_heads=file.optional("llama.attention.head_count_kv", int, heads),
         head_dim=head_dim,
-        vocab=file.tensors["token_embd.weight"].type.shape[0],
+        ffn=file.require("llama.feed_forward_length", int),
+        vocab=_rows(file, "token_embd.weight"),
         context=file.require("llama.context_length", int),
         eps=file.require("llama.attention.layer_norm_rms_epsilon", float),
         rope_theta=file.optional("llama.rope.freq_base", float, 10000.0),
         rope_scales=scales,
         pairing="interleaved",
     )
+
+
+def _rows(file: ModelFile, name: str) -> int:
+    """Rows of a tensor; 0, which no config may have, where it is missing or has none."""
+    weight = file.tensors.get(name)
+    return weight.type.shape[0] if weight else 0
 
 
 def _hf_config(file: ModelFile) -> Config:
@@ -76,6 +82,7 @@ def _hf_config(file: ModelFile) -> Config:
         heads=heads,
         kv_heads=file.optional("num_key_value_heads", int, heads),
         head_dim=head_dim,
+        ffn=file.require("intermediate_size", int),
         vocab=file.require("vocab_size", int),
         context=file.optional("max_position_embeddings", int, 2048),
         eps=file.optional("rms_norm_eps", float, 1e-6),
@@ -103,4 +110,5 @@ FAMILY = Family(
         "model.layers.{i}.mlp.up_proj.weight": "blk.{i}.ffn_up.weight",
         "model.layers.{i}.mlp.down_proj.weight": "blk.{i}.ffn_down.weight",
     },
+    gguf_only=("rope_freqs.weight",),
 )

@@ -1,0 +1,73 @@
+"""Compiled code on disk: found again, never trusted blindly, never in the way."""
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from hotloop.backends.cpu import jit
+from hotloop.lang import Module, function, i64, ret
+from hotloop.lang.target import host
+
+
+def answer(number: int) -> jit.Code:
+    module = Module("answer", host())
+    with function(module, "answer", [], i64, exported=True):
+        ret(number)
+    return jit.load(module, ("answer",))
+
+
+def call(code: jit.Code) -> int:
+    return ctypes.CFUNCTYPE(ctypes.c_int64)(code.address("answer"))()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path))
+    monkeypatch.delenv("HOTLOOP_CODE_CACHE", raising=False)
+    return tmp_path / "code"
+
+
+def test_the_second_time_it_is_found(cache: Path) -> None:
+    first, second, other = answer(41), answer(41), answer(42)
+    assert (first.cached, second.cached, other.cached) == (False, True, False)
+    assert [call(code) for code in (first, second, other)] == [41, 41, 42]
+    assert len(list(cache.iterdir())) == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", b"\0" * 4000])
+def test_a_damaged_file_is_compiled_again(cache: Path, damage: bytes) -> None:
+    answer(43)
+    (file,) = cache.iterdir()
+    file.write_bytes(damage)
+    again = answer(43)
+    assert not again.cached
+    assert call(again) == 43
+    assert answer(43).cached
+
+
+def test_one_flipped_bit_is_noticed(cache: Path) -> None:
+    answer(44)
+    (file,) = cache.iterdir()
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    assert not answer(44).cached
+
+
+def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    monkeypatch.setenv("HOTLOOP_CACHE", str(blocked))
+    code = answer(45)
+    assert not code.cached
+    assert call(code) == 45
+
+
+def test_switched_off(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOTLOOP_CODE_CACHE", "0")
+    assert not answer(46).cached
+    assert not answer(46).cached
+    assert not cache.exists()
