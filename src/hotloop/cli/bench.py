@@ -9,6 +9,7 @@ import typer
 
 from hotloop.cli import options
 from hotloop.cli.console import stdout
+from hotloop.cli.files import write_text
 from hotloop.cli.loading import load_model
 from hotloop.cli.progress import progress_bar
 from hotloop.util.errors import UsageError
@@ -53,11 +54,4 @@ def bench(
     for part in render(result):
         console.print(part)
     if as_json is not None:
-        _write(Path(as_json), text)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}); give another.") from None
+        write_text(Path(as_json), text)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotloop.cli import options
+from hotloop.cli.files import write_text
 from hotloop.cli.loading import load_model
 from hotloop.cli.stream import print_stats, stream
 from hotloop.util.errors import ContextError, TemplateError, UsageError
@@ -129,10 +130,9 @@ class _Chat:
         if not name:
             return "/save needs the name of a file."
         path = Path(name).expanduser()
-        part = path.with_name(path.name + ".part")
+        text = json.dumps(self.messages, ensure_ascii=False, indent=2) + "\n"
         try:
-            part.write_text(json.dumps(self.messages, ensure_ascii=False, indent=2) + "\n")
-            part.replace(path)
-        except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-            return f"cannot write {path}: {error}"
+            write_text(path, text)
+        except UsageError as error:
+            return f"error: {error}"
         return f"{len(self.messages)} messages saved to {path}."

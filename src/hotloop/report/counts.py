@@ -1,5 +1,6 @@
 """What one token costs, counted on the program: calls, launches, synchronisations, bytes.
 
+    calls      of kernels, with a loop over layers as one: that is what it is for the host
     launches   one for each item of the program, or one for the whole program; a program whose loop
                over tokens is open-ended takes one for all tokens together
     syncs      stages at which a thread may have to wait for others, and the join of each launch;
