@@ -5,75 +5,25 @@ Most tests run `main` in this process on a stand-in for the model; what depends 
 """
 
 import io
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 import typing
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
+from shell import FakeModel, Shell, type_in
 
 import hotloop.api
 from hotloop import __version__
-from hotloop.api import Timings, Token
 from hotloop.cli import options
 from hotloop.cli.main import EXIT_BUG, main
-from hotloop.cli.progress import progress_bar
 from hotloop.compiler import SCHEDULES
-from hotloop.ir.parse import parse_graph, parse_program
-from hotloop.ir.text import text as ir_text
-from hotloop.util import errors, settings
+from hotloop.util import errors
 
 TINY = str(Path(__file__).parent / "data" / "tiny" / "llama")
-
-
-@dataclass
-class FakeModel:
-    """Answers every prompt with `reply`, and remembers what it was asked."""
-
-    reply: list[str] = field(default_factory=lambda: ["Hel", "lo", "."])
-    has_chat_template: bool = True
-    failure: BaseException | None = None
-    loaded: dict[str, Any] = field(default_factory=dict)
-    asked: list[tuple[str, Any, dict[str, Any]]] = field(default_factory=list)
-    path = Path("fake.gguf")
-    timings = Timings(0.1, 0.2, 0.3, True)
-    finish_reason = "stop"
-    cancelled = False
-
-    def load(self, name: str | None, **options: Any) -> "FakeModel":
-        self.loaded = {"name": name, **options}
-        return self
-
-    def __enter__(self) -> "FakeModel":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.loaded["closed"] = True
-
-    def generate(self, text: str, **options: Any) -> Generator[Token, None, None]:
-        self.asked.append(("generate", text, options))
-        return self._tokens()
-
-    def chat(self, messages: list[dict[str, str]], **options: Any) -> Generator[Token, None, None]:
-        self.asked.append(("chat", [dict(message) for message in messages], options))
-        return self._tokens()
-
-    def _tokens(self) -> Generator[Token, None, None]:
-        try:
-            for i, word in enumerate(self.reply):
-                yield Token(i, word)
-            if self.failure is not None:
-                raise self.failure
-        except GeneratorExit:
-            self.cancelled = True
-            raise
 
 
 @pytest.fixture
@@ -81,31 +31,6 @@ def model(monkeypatch: pytest.MonkeyPatch) -> FakeModel:
     fake = FakeModel()
     monkeypatch.setattr(hotloop.api, "load", fake.load)
     return fake
-
-
-@pytest.fixture
-def type_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`type_in(data)`: what stdin holds, from a pipe."""
-
-    def put(data: bytes, terminal: bool = False) -> None:
-        stdin = io.TextIOWrapper(io.BytesIO(data), "utf-8")
-        stdin.isatty = lambda: terminal  # type: ignore[method-assign]
-        monkeypatch.setattr(sys, "stdin", stdin)
-
-    return put
-
-
-class Shell:
-    """Runs `main`; `out` and `err` are what the last command printed."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys = capsys
-        self.out = self.err = ""
-
-    def __call__(self, *argv: str) -> int:
-        code = main(argv)
-        self.out, self.err = self.capsys.readouterr()
-        return code
 
 
 @pytest.fixture
@@ -244,9 +169,9 @@ def test_a_system_message_needs_a_template(model: FakeModel, shell: Shell) -> No
     [(b"Hi\n", "Hi"), (b"Hi\r\n", "Hi"), (b"two\nlines\n\n", "two\nlines\n"), ("ä".encode(), "ä")],
 )
 def test_the_prompt_comes_from_stdin(
-    model: FakeModel, shell: Shell, type_in: Callable[..., None], data: bytes, prompt: str
+    model: FakeModel, shell: Shell, monkeypatch: pytest.MonkeyPatch, data: bytes, prompt: str
 ) -> None:
-    type_in(data)
+    type_in(monkeypatch, data)
     assert shell("run", "--raw") == 0
     assert model.asked[0][1] == prompt
 
@@ -263,12 +188,12 @@ def test_the_prompt_comes_from_stdin(
 def test_a_prompt_that_is_none(
     model: FakeModel,
     shell: Shell,
-    type_in: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
     data: bytes,
     terminal: bool,
     reason: str,
 ) -> None:
-    type_in(data, terminal)
+    type_in(monkeypatch, data, terminal)
     assert shell("run") == 2
     assert reason in shell.err
     assert model.loaded == {}
@@ -415,235 +340,6 @@ def test_models_that_cannot_run(shell: Shell, name: str, code: int, reason: str)
     assert shell("run", "-m", name, "-p", "Hi") == code
     assert reason in shell.err
     assert shell.err.count("\n") == 1
-
-
-# chat --------------------------------------------------------------------------------------------
-
-
-def test_chat_remembers_the_conversation(
-    model: FakeModel, shell: Shell, type_in: Callable[..., None]
-) -> None:
-    type_in(b"Hi\n\n  \nAgain\n")
-    assert shell("chat") == 0
-    assert shell.out == "Hello.\nHello.\n"
-    assert model.asked[1][1] == [
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": "Hello."},
-        {"role": "user", "content": "Again"},
-    ]
-    assert model.asked[0][2]["max_tokens"] is None
-
-
-def test_chat_commands(
-    model: FakeModel, shell: Shell, type_in: Callable[..., None], tmp_path: Path
-) -> None:
-    lines = ["/system Be brief.", "Hi", f"/save {tmp_path}/talk.json", "/reset", "Anew", "/system"]
-    lines += ["Free", "/help", "/unknown", "/save", f"/save {tmp_path}/no/where", "/exit", "Never"]
-    type_in("\n".join(lines).encode())
-    assert shell("chat", "--system", "At first.") == 0
-    asked = [[(m["role"], m["content"]) for m in messages] for _, messages, _ in model.asked]
-    assert asked == [
-        [("system", "Be brief."), ("user", "Hi")],
-        [("system", "Be brief."), ("user", "Anew")],
-        [("user", "Anew"), ("assistant", "Hello."), ("user", "Free")],
-    ]
-    saved = json.loads((tmp_path / "talk.json").read_text())
-    assert [message["content"] for message in saved] == ["Be brief.", "Hi", "Hello."]
-    assert [path.name for path in tmp_path.iterdir()] == ["talk.json"]
-    for expected in (
-        "3 messages saved",
-        "the conversation is forgotten",
-        "/reset        forget",
-        "there is no /unknown",
-        "/save needs the name of a file",
-        "cannot be written",
-    ):
-        assert expected in shell.err
-
-
-def test_chat_goes_on_after_ctrl_c_and_a_full_context(
-    model: FakeModel, shell: Shell, type_in: Callable[..., None]
-) -> None:
-    failures = iter([errors.ContextError("too long."), KeyboardInterrupt(), None])
-    chat = model.chat
-
-    def failing(messages: list[dict[str, str]], **options: Any) -> Any:
-        model.failure = next(failures)
-        if isinstance(model.failure, errors.ContextError):
-            raise model.failure
-        return chat(messages, **options)
-
-    model.chat = failing  # type: ignore[method-assign]
-    type_in(b"long\nstopped\nlast\n")
-    assert shell("chat") == 0
-    assert "error: too long. /reset starts over." in shell.err
-    contents = [message["content"] for message in model.asked[-1][1]]
-    assert contents == ["stopped", "Hello.", "last"]
-
-
-def test_chat_needs_a_template(model: FakeModel, shell: Shell) -> None:
-    model.has_chat_template = False
-    assert shell("chat") == 2
-    assert "has no chat template" in shell.err
-
-
-def test_chat_prints_speed_after_each_reply(
-    model: FakeModel, shell: Shell, type_in: Callable[..., None]
-) -> None:
-    type_in(b"Hi\n")
-    assert shell("chat", "--stats") == 0
-    assert "tok/s" in shell.err
-    assert "loaded" not in shell.err
-
-
-# ir, explain, diff, bench, env, cache, pull ------------------------------------------------------
-
-
-def test_ir_prints_programs_that_parse_back(shell: Shell) -> None:
-    for argv in ([], ["--after", "fuse"], ["--after", "loop-tokens"], ["--prefill"]):
-        assert shell("ir", TINY, *argv) == 0
-        assert ir_text(parse_program(shell.out)) == shell.out
-    assert shell("ir", TINY, "--graph") == 0
-    assert ir_text(parse_graph(shell.out)) == shell.out
-
-
-def test_ir_names_the_passes_where_one_is_wrong(shell: Shell) -> None:
-    assert shell("ir", TINY, "--after", "pipelin") == 2
-    assert "its passes are fuse, loop, pipeline" in shell.err
-    assert shell("ir", TINY, "--schedule", "ops", "--after", "fuse") == 2
-    assert "its passes are lower, memory, partition" in shell.err
-
-
-def test_ir_is_coloured_by_what_words_are() -> None:
-    from hotloop.cli.ir import highlighted
-
-    text = highlighted("  %next = sample(%weight) : i32[1]  stage %s0 after %entry")
-    styles = {text.plain[span.start : span.end]: span.style for span in text.spans}
-    assert styles == {
-        "%next": "cyan", "sample": "blue", "%weight": "cyan", "i32[1]": "green",
-        "stage": "bold", "after": "bold", "%s0": "cyan", "%entry": "cyan",
-    }  # fmt: skip
-
-
-def test_explain_as_tables_and_as_json(shell: Shell) -> None:
-    assert shell("explain", TINY, "-t", "2", "-c", "64") == 0
-    assert "1 per generation" in shell.out
-    assert shell("explain", TINY, "-t", "2", "-c", "64", "--json", "--schedule", "fused") == 0
-    values = json.loads(shell.out)
-    assert (values["schedule"], values["threads"], values["loops"]) == ("fused", 2, [])
-
-
-def test_diff_finds_nothing_in_a_sound_model(shell: Shell) -> None:
-    assert shell("diff", TINY, "-t", "2", "-c", "64", "--ids", "1,2,3") == 0
-    assert "values are within 0.0001 of their meaning" in shell.out
-    assert "schedule tokens: the same logits as ops, bit for bit" in shell.out
-
-
-def test_diff_tells_the_first_op_beyond_the_tolerance(shell: Shell) -> None:
-    argv = ["--ids", "1", "--schedule", "ops", "--tolerance", "0"]
-    assert shell("diff", TINY, "-c", "64", *argv) == 1
-    assert "The first value beyond 0, at position 0:" in shell.out
-    assert "and should be" in shell.out
-
-
-def test_env_lists_every_setting(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOTLOOP_WATCHDOG", "7.5")
-    assert shell("env") == 0
-    for setting in settings.ALL:
-        assert setting.name in shell.out
-    assert "7.5" in shell.out
-
-
-def test_cache_shows_and_clears_only_what_is_ours(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path))
-    assert shell("cache") == 0
-    assert shell.out.startswith(f"{tmp_path}\n")
-    kept = [tmp_path / "notes.txt", tmp_path / "code" / "main.c", tmp_path / "models" / "mine.txt"]
-    code = [tmp_path / "code" / "a.o", tmp_path / "code" / "b.1.part"]
-    models = [tmp_path / "models" / "a.gguf", tmp_path / "models" / "hub" / "x" / "blob"]
-    for file in (*kept, *code, *models):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(bytes(1_000_000))
-    assert shell("cache", "size") == 0
-    assert [line.split() for line in shell.out.splitlines()] == [
-        ["models", "2.0", "MB"],
-        ["code", "2.0", "MB"],
-    ]
-    assert shell("cache", "clear") == 0
-    assert shell.out == "2 files deleted, 2.0 MB.\n"
-    assert [file.exists() for file in (*kept, *code, *models)] == [True] * 3 + [False] * 2 + [
-        True
-    ] * 2
-    assert shell("cache", "clear", "--models") == 0
-    assert [file.exists() for file in (*kept, *models)] == [True] * 3 + [False] * 2
-    assert shell("cache", "path") == 0
-    assert shell.out == f"{tmp_path}\n"
-
-
-def test_pull_prints_the_path(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hotloop.frontends import store
-
-    asked: list[str] = []
-
-    def pull(name: str, progress: Callable[[int, int | None, str], None]) -> Path:
-        asked.append(name)
-        progress(0, 98_000_000, "download")
-        progress(98_000_000, 98_000_000, "download")
-        return Path("/cache/model.gguf")
-
-    monkeypatch.setattr(store, "pull", pull)
-    assert shell("pull") == 0
-    assert asked == ["smollm2"]
-    assert shell.out == "/cache/model.gguf\n"
-    assert shell.err == "downloading the model (98 MB) …\n"
-
-
-def test_pull_of_an_unknown_name(shell: Shell) -> None:
-    assert shell("pull", "gpt-9") == 2
-    assert "known: smollm2" in shell.err
-
-
-def test_the_bar_appears_on_terminals_and_only_when_it_takes_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setattr("sys.stderr", Terminal())
-    monkeypatch.setenv("TERM", "xterm")
-    with progress_bar() as report:
-        report(1, 2, "pack")
-    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
-    monkeypatch.setattr("hotloop.cli.progress.PATIENCE", 0.0)
-    with progress_bar() as report:
-        report(1, 2, "pack")
-        report(2, 2, "pack")
-        report(0, None, "wait for another pull")
-    assert "pack" in sys.stderr.getvalue()  # type: ignore[attr-defined]
-
-
-def test_bench_prints_a_table_or_json_or_both(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from hotloop.bench import first_token, ladder
-    from hotloop.bench.result import FirstToken
-
-    monkeypatch.setattr(ladder, "DRAM_BYTES", 1 << 20)
-    monkeypatch.setattr(first_token, "measure", lambda *_: [FirstToken(1, 1, 1, 1, 1, 5)] * 2)
-    file = tmp_path / "bench.json"
-    argv = ["-t", "1", "-c", "32", "--rounds", "1", "--tokens", "2", "--rungs", "tokens", "--json"]
-    assert shell("bench", TINY, *argv, "-") == 0
-    values = json.loads(shell.out)
-    assert (values["threads"], list(values["rungs"])) == (1, ["tokens"])
-    assert shell.err == ""
-    assert shell("bench", TINY, *argv, str(file)) == 0
-    assert json.loads(file.read_text()).keys() == values.keys()
-    assert "plain read" in shell.out
-    assert shell("bench", TINY, *argv, str(tmp_path / "no" / "where")) == 2
-    assert "cannot be written" in shell.err
 
 
 # real processes ----------------------------------------------------------------------------------
