@@ -207,3 +207,20 @@ def test_gguf_files_that_lie(
     path = write_gguf(tmp_path / "m.gguf", **changes)
     with pytest.raises(error, match=words):
         decoder(read_gguf(path)).graph(Step(context=16))
+
+
+def test_released_weights_can_be_read_again(tmp_path: Path) -> None:
+    """Their pages are gone from memory, not from the file; neighbours are not touched."""
+    model = decoder(read_gguf(write_gguf(tmp_path / "m.gguf", **{"blk.0.ffn_down": (32, 64)})))
+    before = {name: weight.data.copy() for name, weight in model.tensors.items()}
+    for name in [*model.tensors, "rope.table"]:
+        model.release(name)
+    assert all((before[name] == weight.data).all() for name, weight in model.tensors.items())
+
+
+def test_data_that_is_no_map_stays(folder: Path) -> None:
+    model = open_folder(folder)
+    table = model.weight("rope.table", Step(context=64))
+    copy = table.data.copy()
+    table.release()
+    assert (table.data == copy).all()

@@ -75,3 +75,13 @@ def test_a_prompt_in_blocks_leaves_the_same_cache(smollm: Model) -> None:
     smollm._session.start(ids, 1, Sampling())
     smollm._session.run()
     assert smollm._session.decode.view("logits")[0].tobytes() == by_token.tobytes()
+
+
+def test_portable_code_gives_the_same_bits(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for target in ("native", "portable"):
+        monkeypatch.setenv("HOTLOOP_TARGET", target)
+        with load(tiny, 2) as model:
+            tokens = generate(model, PROMPT, 12, **SAMPLED)
+            found.append((model.logits(PROMPT).tobytes(), tokens))
+    assert found[0] == found[1]

@@ -106,7 +106,13 @@ def load(
     graph = decoder.graph(step)
     opened = time.perf_counter()
     team = Team(threads or settings.THREADS.get() or available_threads(), wake)
-    weights = Weights(graph, lambda name: decoder.weight(name, step).data, team.threads, progress)
+    weights = Weights(
+        graph,
+        lambda name: decoder.weight(name, step).data,
+        team.threads,
+        progress,
+        decoder.release,
+    )
     packed = time.perf_counter()
     return Model(
         path,

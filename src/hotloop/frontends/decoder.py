@@ -198,6 +198,11 @@ class Decoder:
             return WeightData(name, tensor("f32", *values.shape), _bytes(values))
         return stored
 
+    def release(self, name: str) -> None:
+        """The data of a weight was copied: its pages of the file need not stay in memory."""
+        if name in self.tensors:
+            self.tensors[name].release()
+
     def graph(self, step: Step) -> Graph:
         """The graph of one step of this model."""
         config = self.config

@@ -28,6 +28,24 @@ class WeightData:
     type: TensorType
     data: NDArray[np.uint8]
 
+    def release(self) -> None:
+        """Give the pages of the mapped file back to the system; who looks again reads them anew.
+
+        A model whose weights were copied elsewhere would otherwise count twice. Data that is not a
+        view of a map stays.
+        """
+        owner: object = self.data
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        owner = owner.obj if isinstance(owner, memoryview) else owner
+        if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        offset = self.data.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
+        first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE  # whole pages of this tensor only
+        last = (offset + self.data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if first < last:
+            owner.madvise(mmap.MADV_DONTNEED, first, last - first)
+
 
 @dataclass(frozen=True, eq=False)
 class ModelFile:

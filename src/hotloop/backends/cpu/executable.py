@@ -39,7 +39,8 @@ Progress = Callable[[int, int | None, str], None]
 class Weights:
     """The weights of a model, packed for the kernels that read them.
 
-    `source` gives the file's bytes of a weight by its name in the graph.
+    `source` gives the file's bytes of a weight by its name in the graph, `packed` is told when they
+    are no longer needed.
     """
 
     def __init__(
@@ -48,19 +49,21 @@ class Weights:
         source: Callable[[str], Bytes],
         threads: int,
         progress: Progress = lambda done, total, what: None,
+        packed: Callable[[str], None] = lambda name: None,
     ) -> None:
         self.region = place_weights(graph)
         self.arena = Arena(self.region.nbytes, "the packed weights")
-        packed = packed_weights(graph)
+        matrices = packed_weights(graph)
         total, done, lock = self.region.nbytes, 0, threading.Lock()
 
         def place(name: str) -> None:
             nonlocal done
             type, data, at = graph.types[name], source(name), self.region.offsets[name]
-            if name in packed:
+            if name in matrices:
                 pack(data, type, self.arena.data[at : at + packed_bytes(type)])
             else:
                 self.arena.data[at : at + type.nbytes] = data
+            packed(name)
             with lock:
                 done += data.nbytes
                 progress(min(done, total), total, "pack")
