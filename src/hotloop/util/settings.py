@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hotloop.util.errors import SettingError
 
@@ -103,7 +103,7 @@ WATCHDOG = Setting[float](
     "seconds without progress after which a launch is an error",
 )
 
-ALL: tuple[Setting, ...] = (CACHE, CODE_CACHE, DEBUG, TARGET, THREADS, WAKE, WATCHDOG)  # type: ignore[type-arg]
+ALL: tuple[Setting[Any], ...] = (CACHE, CODE_CACHE, DEBUG, TARGET, THREADS, WAKE, WATCHDOG)
 
 
 def cache_dir() -> Path:
