@@ -15,6 +15,7 @@ from llvmlite import ir
 from hotloop.backends.cpu import shared
 from hotloop.backends.cpu.kernel_code import CallSite, KernelCode
 from hotloop.backends.cpu.places import Region, Scope, Work
+from hotloop.backends.cpu.profile import Event
 from hotloop.backends.cpu.sync import Sync, define_sync, word
 from hotloop.ir.program import Call, Item, Kernel, Loop, LoopArg, Program, calls
 from hotloop.lang import (
@@ -59,12 +60,21 @@ class Address:
 
 
 def generate(
-    program: Program, weights: Region, states: Region, work: Work, target: Target
+    program: Program,
+    weights: Region,
+    states: Region,
+    work: Work,
+    target: Target,
+    *,
+    profiled: bool = False,
 ) -> Generated:
-    """The code of `program`, whose values live where the regions say."""
+    """The code of `program`, whose values live where the regions say.
+
+    `profiled` code writes an event for each pass through a stage (`profile`).
+    """
     module = Module(program.name, target)
     sync = define_sync(module)
-    kernels = KernelCode(module, sync, work)
+    kernels = KernelCode(module, sync, work, profiled)
     if program.launch == "program":
         _ProgramLaunch(module, sync, kernels, weights, states, work).define(program)
         sites = [item.kernel for item in calls(program.body)]
@@ -219,8 +229,14 @@ class _ProgramLaunch:
             counter = self.team.at(self.ready)
             zero = constant(0, i64)
             wait = [counter, self.target, self.team, self.tid, zero, index]
+            event = Event()
+            if self.kernels.profiled:
+                event = Event.begin(self.context, self.tid, 0, index)
+            event.stamp("start", "asked")
             with if_(call(self.sync.wait, wait).differs(0)):
                 ret(1)
+            event.stamp("waited", "each", "end")
+            event.put("tiles", 0)
             flag = self._pointer(names[item.until]).cast(i32)
             more.set(flag.load().equals(0).to(i32))
             index.set(index + 1)

@@ -21,6 +21,7 @@ from hotloop.backends.cpu.places import (
     place_weights,
     place_work,
 )
+from hotloop.backends.cpu.profile import Recorder
 from hotloop.backends.cpu.team import Team
 from hotloop.ir.graph import Graph
 from hotloop.ir.program import Call, Program, calls
@@ -90,10 +91,20 @@ class SequenceState:
 
 
 class Executable:
-    """The machine code of one program, on a model's weights and a team's threads."""
+    """The machine code of one program, on a model's weights and a team's threads.
+
+    With `profile_events`, every run notes when each thread passed through each stage; that many
+    passes of a thread have room, and `recorder` has those of the last run.
+    """
 
     def __init__(
-        self, program: Program, weights: Weights, state: SequenceState, team: Team
+        self,
+        program: Program,
+        weights: Weights,
+        state: SequenceState,
+        team: Team,
+        *,
+        profile_events: int = 0,
     ) -> None:
         self.program = program
         self.team = team
@@ -101,7 +112,14 @@ class Executable:
         self._weights = weights
         self._places = place_work(program)
         target = host(settings.TARGET.get() == "portable")
-        generated = generate(program, weights.region, state.region, self._places, target)
+        generated = generate(
+            program,
+            weights.region,
+            state.region,
+            self._places,
+            target,
+            profiled=profile_events > 0,
+        )
         debug(LLVM, lambda: str(generated.module))
         debug(ASSEMBLY, lambda: jit.assembly(str(generated.module), target))
         self.stages = generated.stages
@@ -113,6 +131,9 @@ class Executable:
         self._context[shared.STATE] = state.arena.address
         self._context[shared.WORK] = self._work.address
         self._context[shared.SCRATCH] = self._scratch.address
+        self.recorder = Recorder(team.threads, profile_events) if profile_events else None
+        if self.recorder:
+            self._context[shared.PROFILE] = self.recorder.address
         self._args: list[NDArray[np.uint64]] = []
         self._launches = self._launch_list(generated.launches)
 
@@ -154,7 +175,11 @@ class Executable:
             self.view(self.program.until)[:] = 0
             if until_done:
                 done = self._address(self.program.until)
+        if self.recorder:
+            self.recorder.start()
         self.team.run(self._context.ctypes.data, self._launches, self.stages, done)
+        if self.recorder:
+            self.recorder.stop()
 
     def view(self, name: str) -> NDArray[np.generic]:
         """A value outside the loops as an array [T, N] or [N] over its memory."""

@@ -14,6 +14,8 @@ A stage, on each thread:
     compute for myself what every tile needs
     while there is a tile: compute it; claim the next
     say how many I have completed
+
+Profiled code notes the time between these (`profile`); without it, not an instruction is added.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +25,7 @@ from llvmlite import ir
 
 from hotloop.backends.cpu import shared
 from hotloop.backends.cpu.places import Work, op_spec
+from hotloop.backends.cpu.profile import Event
 from hotloop.backends.cpu.sync import Sync, word
 from hotloop.ir.graph import Op
 from hotloop.ir.ops import GROUP
@@ -79,10 +82,11 @@ class CallSite:
 class KernelCode:
     """The tile and kernel functions of one module, each made when first called."""
 
-    def __init__(self, module: Module, sync: Sync, work: Work) -> None:
+    def __init__(self, module: Module, sync: Sync, work: Work, profiled: bool = False) -> None:
         self.module = module
         self.sync = sync
         self.work = work
+        self.profiled = profiled
         self._tiles: dict[OpSpec, ir.Function] = {}
         self._kernels: dict[Kernel, ir.Function] = {}
 
@@ -164,23 +168,37 @@ class _KernelBody:
     def stage(self, stage: Stage) -> None:
         tiles = self.code.tiles(self.kernel, stage)
         claim = self._claimer(stage, tiles)
+        event = self._event(stage)
+        event.stamp("start")
         tile = Var(constant(-1, i64))
         if stage.prefetch:
             tile.set(claim())
             self._prefetch(stage, tile)
+        event.stamp("asked")
         self._wait(stage)
+        event.stamp("waited", "each", "end")
+        event.put("tiles", 0)
         if not stage.prefetch:
             tile.set(claim())
         with if_(tile >= 0):
             for op in stage.each:
                 rows = op_spec(op, self.kernel.types).rows
                 self._compute(op, constant(0, i64), constant(rows, i64))
+            event.stamp("each")
             completed = Var(constant(0, i64))
             for _ in while_(lambda: tile >= 0):
                 self._run_tile(stage, tile)
                 completed.set(completed + 1)
                 tile.set(claim())
+            event.stamp("end")
+            event.put("tiles", completed)
             fetch_add(word(self._counters(stage), shared.DONE), completed)
+
+    def _event(self, stage: Stage) -> Event:
+        if not self.code.profiled:
+            return Event()
+        number = self.first + self._index(stage.name)
+        return Event.begin(self.context, self.tid, number, self.epoch)
 
     def wait_for_other_exits(self) -> None:
         """A caller waits for one stage only, so the kernel waits for the rest."""

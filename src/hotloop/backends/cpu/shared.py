@@ -59,6 +59,7 @@ class Shared:
         return self.sync + self.stages * self.stage_bytes
 
 
-# The context of a launch: base addresses, eight bytes each, and the number of tokens in the step.
-WEIGHTS, STATE, WORK, SCRATCH, COUNT = range(5)
-CONTEXT_WORDS = 5
+# The context of a launch, eight bytes each: base addresses, the number of tokens in the step, and
+# the address of the event buffers where the code is profiled.
+WEIGHTS, STATE, WORK, SCRATCH, COUNT, PROFILE = range(6)
+CONTEXT_WORDS = 6
