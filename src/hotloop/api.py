@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.backends.cpu.executable import Executable, SequenceState, Weights
+from hotloop.backends.cpu.profile import Events
 from hotloop.backends.cpu.team import Team
 from hotloop.compiler import Compiled, compile_graph
 from hotloop.frontends.chat_template import render
@@ -31,6 +32,7 @@ from hotloop.ir.graph import Graph
 from hotloop.ir.program import Program
 from hotloop.machine.host import available_threads, host
 from hotloop.report.explain import Explanation, explain
+from hotloop.report.profile import sites
 from hotloop.runtime.sampling import Sampling
 from hotloop.runtime.session import Session
 from hotloop.util import settings
@@ -160,6 +162,8 @@ class Model:
         weights: Weights,
         team: Team,
         timings: Timings,
+        *,
+        profile_tokens: int = 0,
     ) -> None:
         started = time.perf_counter()
         self.path = path
@@ -175,7 +179,8 @@ class Model:
             self.graph, host(team.threads), schedule, after_pass=self.stages.__setitem__
         )
         self._state = SequenceState(self.graph)
-        self._decode = Executable(self.program, weights, self._state, team)
+        events = profile_tokens * len(sites(self.program)) if profile_tokens else 0
+        self._decode = Executable(self.program, weights, self._state, team, profile_events=events)
         seconds = time.perf_counter() - started
         self.timings = replace(timings, compile=seconds, cached=self._decode.code.cached)
         self._session = Session(
@@ -382,6 +387,25 @@ class Model:
         if wake is not None:
             _check_choice("wake", wake, WAKE)
             self._team.set_wake(wake)
+        return self._again(schedule)
+
+    def profiled(self, tokens: int) -> "Model":
+        """This model with code that notes its time stamps, and room for those of `tokens` tokens.
+
+        `events` has them after a generation; `report.profile` adds them up.
+        """
+        return self._again(self.schedule, profile_tokens=tokens)
+
+    def events(self) -> Events:
+        """backends.cpu.profile.EVENT [threads, n]: what each thread noted in the last generation.
+
+        Raises `UsageError` on a model that is not `profiled`.
+        """
+        if self._decode.recorder is None:
+            raise UsageError("this model's code has no time stamps; use model.profiled(tokens).")
+        return self._decode.recorder.events()
+
+    def _again(self, schedule: str, *, profile_tokens: int = 0) -> "Model":
         return Model(
             self.path,
             self.tokenizer,
@@ -391,6 +415,7 @@ class Model:
             self._weights,
             self._team,
             self.timings,
+            profile_tokens=profile_tokens,
         )
 
     def set_wake(self, wake: str) -> None:

@@ -7,22 +7,39 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hotloop.bench.fingerprint import Fingerprint
+from hotloop.bench.profile import ProfileResult
 from hotloop.bench.result import BenchResult, FirstToken, RungResult, Samples
+from hotloop.report.profile_text import profile_table
 
 
 def render(result: BenchResult) -> Iterator[RenderableType]:
-    machine = result.machine
     yield Text.assemble(
         (result.model, "bold"), f"  {result.threads} threads, {result.activations} activations"
     )
-    yield f"{machine.cpu}, {machine.cores} cores · {machine.kernel} · Python {machine.python}"
-    yield f"hotloop {machine.hotloop}, llvmlite {machine.llvmlite} · {machine.date}"
-    yield ""
+    yield from _machine(result.machine)
     yield _ladder(result)
     yield ""
     yield _first_tokens(result)
     yield ""
     yield _notes(result)
+
+
+def render_profile(result: ProfileResult) -> Iterator[RenderableType]:
+    yield Text.assemble(
+        (result.model, "bold"),
+        f"  {result.threads} threads, {result.activations} activations, rung {result.schedule}",
+    )
+    yield from _machine(result.machine)
+    yield profile_table(result.profile)
+    yield ""
+    yield _profile_notes(result)
+
+
+def _machine(machine: Fingerprint) -> Iterator[str]:
+    yield f"{machine.cpu}, {machine.cores} cores · {machine.kernel} · Python {machine.python}"
+    yield f"hotloop {machine.hotloop}, llvmlite {machine.llvmlite} · {machine.date}"
+    yield ""
 
 
 def _table(*columns: str) -> Table:
@@ -90,5 +107,21 @@ def _notes(result: BenchResult) -> Text:
         f"{result.tokens} tokens from position {result.position}; spread is lowest to highest. "
         "Parked threads sleep between launches, and each launch wakes them; spinning ones burn "
         "a core while they wait."
+    )
+    return Text(text, "dim")
+
+
+def _profile_notes(result: ProfileResult) -> Text:
+    read, plain, profiled = result.read_gbps, result.plain_ms, result.profiled_ms
+    text = (
+        f"Microseconds per token, means over {result.profile.tokens} tokens from position "
+        f"{result.position} and over the threads. Each thread claims its first tile and asks for "
+        "its weights, waits for what it reads, computes what every tile needs (each), works on "
+        "tiles. GB/s: the weights of the stage by the time from the first thread at work to the "
+        f"last one done; a plain read of all of them reaches {read.median:.1f} "
+        f"({read.low:.1f}–{read.high:.1f}). A token takes {plain.median:.2f} ms without stamps "
+        f"({_spread(plain)}), with them {profiled.median:.2f} ({_spread(profiled)}): "
+        f"{result.overhead:+.1%} in the median of "
+        f"{result.rounds} interleaved rounds. The table is the round of median time."
     )
     return Text(text, "dim")

@@ -14,6 +14,8 @@ from hotloop.cli.loading import load_model
 from hotloop.cli.progress import progress_bar
 from hotloop.util.errors import UsageError
 
+ALL_RUNGS = "ops,fused,looped,pipelined,tokens"
+
 
 def bench(
     argument: options.ModelArgument = None,
@@ -23,35 +25,63 @@ def bench(
     activations: options.Activations = "q8",
     rungs: Annotated[
         str, typer.Option("--rungs", metavar="NAMES", help="Which rungs, separated by commas.")
-    ] = "ops,fused,looped,pipelined,tokens",
+    ] = ALL_RUNGS,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often to measure.")] = 5,
     tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens per measurement.")] = 64,
     as_json: Annotated[
         str | None,
         typer.Option("--json", metavar="FILE", help="Write JSON there; -: to stdout, no table."),
     ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Where the time of a token goes, stage by stage.")
+    ] = False,
+    schedule: options.Schedule = "tokens",
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="With --profile: some tokens as a trace for Perfetto.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Measure the ladder, and its share of the memory's speed."""
+    """Measure the ladder, and its share of the memory's speed.
+
+    With --profile, one rung from inside: the time of each stage.
+    """
     from hotloop.bench.ladder import bench as measure
-    from hotloop.bench.table import render
+    from hotloop.bench.profile import measure as measure_profile
+    from hotloop.bench.table import render, render_profile
     from hotloop.compiler import SCHEDULES
 
+    if not profile and (trace is not None or schedule != "tokens"):
+        raise UsageError("--trace and --schedule go with --profile; choose rungs with --rungs.")
+    if profile and rungs != ALL_RUNGS:
+        raise UsageError("--profile looks at one rung: choose it with --schedule, not --rungs.")
     names = [name for name in rungs.split(",") if name]
     unknown = [name for name in names if name not in SCHEDULES]
     if unknown or not names:
         raise UsageError(f"--rungs {rungs!r}: choose from {', '.join(SCHEDULES)}.")
     name = options.model_name(argument, model)
     with (
-        load_model(name, threads, "tokens", activations, context) as loaded,
+        load_model(name, threads, schedule, activations, context) as loaded,
         progress_bar() as progress,
     ):
-        result = measure(loaded, names, rounds, tokens, progress)
-    text = json.dumps(result.to_json(), indent=2, ensure_ascii=False) + "\n"
+        if profile:
+            profiled = measure_profile(loaded, rounds, tokens, progress)
+            values, parts = profiled.to_json(), render_profile(profiled)
+            if trace is not None:
+                write_text(trace, json.dumps(profiled.trace))
+        else:
+            ladder = measure(loaded, names, rounds, tokens, progress)
+            values, parts = ladder.to_json(), render(ladder)
+    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
     if as_json == "-":
         sys.stdout.write(text)
         return
     console = stdout()
-    for part in render(result):
+    for part in parts:
         console.print(part)
     if as_json is not None:
         write_text(Path(as_json), text)

@@ -74,20 +74,20 @@ def traffic(program: Program) -> Traffic:
     weights = {value.name for value in program.weights}
     read: dict[str, int] = {}
     kv = 0
-    for call, args in _executed(program.body, {}):
+    for call, args in executed(program.body, {}):
         outer = dict(zip((param.name for param in call.kernel.params), args, strict=True))
         types = call.kernel.types
         for op in call.kernel.ops:
             for name in op.operands:
                 if outer.get(name) in weights:
                     type = types[name]
-                    read[type.format.name] = read.get(type.format.name, 0) + _share(op, type)
+                    read[type.format.name] = read.get(type.format.name, 0) + weight_share(op, type)
             if op.name == "attention":
                 kv += sum(_per_position(types[name]) for name in op.operands[1:3])
     return Traffic(read, kv)
 
 
-def _share(op: Op, type: TensorType) -> int:
+def weight_share(op: Op, type: TensorType) -> int:
     """Bytes that one token reads of a weight: a row where the op looks one up, else all."""
     return type.nbytes // type.shape[0] if op.name in ("embed", "rope") else type.nbytes
 
@@ -97,7 +97,7 @@ def _per_position(cache: TensorType) -> int:
     return cache.nbytes // cache.shape[1]
 
 
-def _executed(
+def executed(
     body: tuple[Item, ...], names: Mapping[str, str]
 ) -> Iterator[tuple[Call, tuple[str, ...]]]:
     """Every call that one token executes, with its arguments by their names outside all loops.
@@ -114,7 +114,7 @@ def _executed(
                 for arg in item.args
                 for outer in [arg.outer[k if len(arg.outer) > 1 else 0]]
             }
-            yield from _executed(item.body, inside)
+            yield from executed(item.body, inside)
 
 
 def _waits(body: tuple[Item, ...]) -> int:

@@ -121,14 +121,18 @@ class Recorder:
         self._stopped = _now()
 
     def events(self) -> Events:
-        """EVENT [threads, n]: each thread's events in order. Raises where the buffers ran over."""
+        """EVENT [threads, n]: each thread's events in order, as far as all threads have them.
+
+        A thread that the system held up may leave an open-ended loop some iterations early, when
+        the others have done all that it would have found there. Raises where a buffer ran over.
+        """
         count = int(self._counts.max())
         if count > self.capacity:
             raise HotloopError(
                 f"{count:,} stages ran and the profile has room for {self.capacity:,}; profile "
                 "fewer tokens."
             )
-        events = self._events[:, :count].copy()
+        events = self._events[:, : self._counts.min()].copy()
         (ns0, ticks0), (ns1, ticks1) = self._started, self._stopped
         rate = (ns1 - ns0) / max(ticks1 - ticks0, 1)
         first = events["start"].min(initial=ticks1)
