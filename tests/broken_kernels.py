@@ -148,7 +148,8 @@ VALUES = [
         problems=[
             (
                 "@k %s1: there is no op plus; known: embed, rms_norm, quantise, linear, rope, "
-                "store_keys, store_values, attention, swiglu, add, sample, emit, advance"
+                "store_keys, store_values, attention, attend, combine, swiglu, add, sample, emit, "
+                "advance"
             )
         ],
     ),

@@ -9,14 +9,14 @@ from hotloop.ir.types import tensor
 from hotloop.kernels.tile import OpSpec
 from hotloop.lang import Target
 
-CONTEXT, HEADS = 24, 2
+CONTEXT, HEADS = 32, 2
 DTYPE = {"f16": np.float16, "f32": np.float32}
 
 
 def keys_in_order(cache: np.ndarray) -> np.ndarray:
-    """[head][context / 8][head_dim][8] as [head, context, head_dim]."""
+    """[head][context / 16][head_dim][16] as [head, context, head_dim]."""
     heads, context, dim = cache.shape
-    return cache.reshape(heads, context // 8, dim, 8).transpose(0, 1, 3, 2).reshape(cache.shape)
+    return cache.reshape(heads, context // 16, dim, 16).transpose(0, 1, 3, 2).reshape(cache.shape)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=["native", "portable"])

@@ -15,6 +15,7 @@ from hotloop.lang.target import AARCH64, X86_64
 AVX2 = Target("x86_64-unknown-linux-gnu", "haswell", frozenset({"avx2", "fma", "f16c"}))
 
 X, Q8 = tensor("f32", 4, 96), tensor("q8", 4, 96)
+ONE = tensor("f32", 1, 96)
 POS, RING, CONTROL = tensor("i32", 1), tensor("i32", 64), tensor("control", 1)
 HALF, FULL = tensor("f16", 2, 64, 48), tensor("f32", 2, 64, 48)
 HEADS = {"heads": 2, "scale": 0.25}
@@ -31,6 +32,9 @@ OPERANDS: list[tuple[str, tuple[TensorType, ...], dict]] = [
     ("store_values", (FULL, X, POS), {"head_dim": 48}),
     ("attention", (X, HALF, HALF, POS), HEADS),
     ("attention", (X, FULL, FULL, POS), HEADS),
+    ("attend", (ONE, HALF, HALF, POS), HEADS),
+    ("attend", (ONE, FULL, FULL, POS), HEADS),
+    ("combine", (tensor("f32", 1, 2 * 3 * 50), POS), {"heads": 2, "head_dim": 48}),
     ("swiglu", (X, X), {}),
     ("add", (X, X), {}),
     ("sample", (tensor("f32", 1, 1000), RING, POS, CONTROL), {}),
@@ -59,7 +63,7 @@ def test_every_op_has_a_kernel_and_every_kernel_is_tried() -> None:
 def test_aarch64_calls_nothing(spec: OpSpec) -> None:
     text = code(spec, AARCH64)
     assert not re.findall(r"^\s+blr?\s", text, re.MULTILINE)
-    if spec.name in ("attention", "linear", "rms_norm"):
+    if spec.name in ("attend", "attention", "linear", "rms_norm"):
         assert "fmla" in text
 
 
@@ -67,7 +71,7 @@ def test_aarch64_calls_nothing(spec: OpSpec) -> None:
 def test_avx2_calls_nothing(spec: OpSpec) -> None:
     text = code(spec, AVX2)
     assert not re.findall(r"^\s+callq?\s", text, re.MULTILINE)
-    if spec.name in ("attention", "linear", "rms_norm"):
+    if spec.name in ("attend", "attention", "linear", "rms_norm"):
         assert "vfmadd" in text
 
 

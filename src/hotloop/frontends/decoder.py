@@ -60,8 +60,8 @@ class Step:
 
     @property
     def padded_context(self) -> int:
-        """The caches' length: kernels want a multiple of 8."""
-        return -(-self.context // 8) * 8
+        """The caches' length: kernels want a multiple of 16."""
+        return -(-self.context // 16) * 16
 
 
 class LayerBuilder:
@@ -108,7 +108,10 @@ class LayerBuilder:
         )
 
     def attention(self, q: str, k: str, v: str) -> str:
-        """Append k and v to this layer's cache and attend over all of it."""
+        """Append k and v to this layer's cache and attend over all of it.
+
+        A single token's keys are split among the threads; a prompt has tokens enough to split.
+        """
         config, graph = self.decoder.config, self.graph
         kind = "f32" if self.step.activations == "f32" else "f16"
         cache = tensor(kind, config.kv_heads, self.step.padded_context, config.head_dim)
@@ -116,10 +119,12 @@ class LayerBuilder:
         values = graph.state(f"{self.prefix}values", cache)
         graph.op("store_keys", keys, k, "pos", head_dim=config.head_dim)
         graph.op("store_values", values, v, "pos", head_dim=config.head_dim)
-        scale = config.head_dim**-0.5
-        return graph.op(
-            "attention", q, keys, values, "pos", to="attn", heads=config.heads, scale=scale
-        )
+        heads, dim = config.heads, config.head_dim
+        inputs, scale = (q, keys, values, "pos"), dim**-0.5
+        if self.step.tokens > 1:
+            return graph.op("attention", *inputs, to="attn", heads=heads, scale=scale)
+        partials = graph.op("attend", *inputs, to="attn.chunks", heads=heads, scale=scale)
+        return graph.op("combine", partials, "pos", to="attn", heads=heads, head_dim=dim)
 
     def op(self, name: str, *operands: str, to: str = "") -> str:
         return self.graph.op(name, *operands, to=to)

@@ -8,6 +8,7 @@ needs, is what the pipeline pass asks before it lets two ops share a stage:
 
 - `features`: a row is an element of the last dimension, for all T tokens (linear, add, …);
 - `heads`: a row is one (key-value head, token) pair (attention);
+- `shares`: a row is an equal share of the work that the position asks for (attend);
 - `tokens`: a row is one token's whole vector (norms, quantise, embed);
 - `one`: the op is a single tile (sampling).
 """
@@ -26,10 +27,14 @@ from hotloop.ir.types import TensorType, tensor
 
 Array = NDArray[Any]
 Attrs = Mapping[str, Attr]
-Rows = Literal["features", "heads", "tokens", "one"]
+Rows = Literal["features", "heads", "shares", "tokens", "one"]
 
 #: Rows of a `features` tile come in groups of this many, one per vector lane.
 GROUP = 8
+#: Positions of a chunk: attention sums over each chunk by itself, then over the chunks in order.
+CHUNK = 256
+#: Rows of `attend`, where there is work for as many.
+SHARES = 32
 
 
 class OpTypeError(ValueError):
@@ -57,6 +62,8 @@ class OpDef:
     grain: Callable[[Attrs], int] = lambda attrs: GROUP
     starts_kernel: bool = False
     """Its result leaves the model (a token): fusion does not cross it."""
+    leaves_rest: bool = False
+    """Where its meaning gives NaN, the result is not written, and nothing may depend on it."""
 
 
 def _need(condition: bool, text: str) -> None:
@@ -240,6 +247,61 @@ def _attention(
     return out.reshape(tokens, width)
 
 
+# attend, combine ---------------------------------------------------------------------------------
+
+
+def chunk_count(context: int) -> int:
+    return -(-context // CHUNK)
+
+
+def _infer_attend(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    q = _infer_attention(types, attrs)
+    _, context, head = types[1].shape
+    _need(q.shape[0] == 1, f"attend takes one token, not {q.shape[0]}")
+    return tensor("f32", 1, int(attrs["heads"]) * chunk_count(context) * (head + 2))
+
+
+def _attend(q: Array, keys: Array, values: Array, pos: Array, *, heads: int, scale: float) -> Array:
+    """Each chunk of positions by itself, [heads, chunks, head_dim + 2].
+
+    The last dimension is the sum of the chunk's values weighted by exp(score - largest), then the
+    largest score, then the sum of weights. Chunks beyond the position are not written.
+    """
+    kv_heads, context, head = keys.shape
+    query = q.reshape(kv_heads, heads // kv_heads, head)
+    out = np.full((heads, chunk_count(context), head + 2), np.nan, np.float32)
+    seen = int(pos[0]) + 1
+    for chunk in range(chunk_count(seen)):
+        part = slice(chunk * CHUNK, min((chunk + 1) * CHUNK, seen))
+        k, v = keys[:, part].astype(np.float32), values[:, part].astype(np.float32)
+        scores = np.einsum("hgd,hpd->hgp", query, k) * np.float32(scale)
+        largest = scores.max(axis=-1, keepdims=True)
+        weights = np.exp(scores - largest)
+        out[:, chunk, :head] = np.einsum("hgp,hpd->hgd", weights, v).reshape(heads, head)
+        out[:, chunk, head] = largest.reshape(heads)
+        out[:, chunk, head + 1] = weights.sum(axis=-1).reshape(heads)
+    return out.reshape(1, -1)
+
+
+def _infer_combine(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    partials, pos = types
+    tokens, width = _activation(partials, "the input")
+    heads, head = int(attrs["heads"]), int(attrs["head_dim"])
+    _need(tokens == 1, f"combine takes one token, not {tokens}")
+    _need(width % (heads * (head + 2)) == 0, f"width {width} is not chunks of {heads} heads")
+    _position(pos)
+    return tensor("f32", 1, heads * head)
+
+
+def _combine(partials: Array, pos: Array, *, heads: int, head_dim: int) -> Array:
+    """The attention of all chunks up to the position: chunks weigh exp(largest) × their sum."""
+    chunks = partials.reshape(heads, -1, head_dim + 2)[:, : chunk_count(int(pos[0]) + 1)]
+    values, largest, total = chunks[..., :-2], chunks[..., -2], chunks[..., -1]
+    factors = np.exp(largest - largest.max(axis=-1, keepdims=True))
+    out = np.einsum("hc,hcd->hd", factors, values) / np.sum(factors * total, -1, keepdims=True)
+    return np.asarray(out.reshape(1, -1), dtype=np.float32)
+
+
 # swiglu, add -------------------------------------------------------------------------------------
 
 
@@ -383,6 +445,24 @@ OPS: Mapping[str, OpDef] = MappingProxyType(
                 ("heads", "scale"),
                 grain=_one,
             ),
+            OpDef(
+                "attend",
+                "shares",
+                _infer_attend,
+                _attend,
+                ("heads", "scale"),
+                grain=_one,
+                leaves_rest=True,
+            ),
+            OpDef(
+                "combine",
+                "tokens",
+                _infer_combine,
+                _combine,
+                ("heads", "head_dim"),
+                aligned=(0,),
+                grain=_one,
+            ),
             OpDef("swiglu", "features", _infer_same, _swiglu, aligned=(0, 1)),
             OpDef("add", "features", _infer_same, _add, aligned=(0, 1)),
             OpDef(
@@ -432,4 +512,7 @@ def row_count(name: str, operands: Sequence[TensorType], result: TensorType | No
     shape = (result or operands[1]).shape
     if kind == "heads":
         return operands[1].shape[0] * shape[0]
+    if kind == "shares":
+        kv_heads, context, _ = operands[1].shape
+        return min(SHARES, kv_heads * chunk_count(context))
     return shape[0] if kind == "tokens" else shape[1]

@@ -1,6 +1,7 @@
 """Kernels: how each op is compiled, a file per family; importing the package registers them all."""
 
 from hotloop.kernels import (
+    attend,
     attention,
     cache,
     elementwise,
@@ -14,6 +15,7 @@ from hotloop.kernels import (
 )
 
 __all__ = [
+    "attend",
     "attention",
     "cache",
     "elementwise",

@@ -1,229 +1,170 @@
-"""attention: softmax(q · K · scale) · V over the cache, causal, for one (key head, token) pair.
+"""attention: softmax(q · K · scale) · V over the cache, causal, for the tokens of a prompt.
 
-All query heads of a key head go together, so keys and values stream from memory once. Keys are
-read eight positions at a time, one per lane, so that a score is a sum over d in one lane; values
-are read along d, so that an output is a sum over positions in one lane. Neither sum crosses lanes,
-and each runs in one order, whatever else is computed beside it.
+The queries of several tokens go together over the same chunk of positions, which is widened to
+float32 once for all of them. A token gets the bits that `attend` and `combine` give it alone.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hotloop.kernels.approx import exp
+from hotloop.ir.ops import CHUNK
+from hotloop.ir.types import TensorType
 from hotloop.kernels.cache import LANES, element, key_offset
-from hotloop.kernels.stream import prefetch_ahead
-from hotloop.kernels.tile import OpSpec, Tile, kernel, row_stride
+from hotloop.kernels.chunk import Chunk, copy, divide, merge, partial_floats, registers
+from hotloop.kernels.tile import OpSpec, Tile, kernel, round_up, row_stride
 from hotloop.lang import (
     Pointer,
     Value,
     Var,
     as_value,
-    constant,
     f32,
-    fma,
     i32,
     i64,
     if_,
     loop,
-    max_lanes,
     maximum,
     minimum,
-    select,
-    strip,
-    sum_lanes,
-    u8,
-    vector,
-    zeros,
+    while_,
 )
 
-REGISTERS = 16
-"""Vector registers of AVX2: what the inner loops' sums and operands have to fit in."""
+TOKENS = 16
+"""Tokens whose queries go together: what is widened serves all of them, and stays in L2."""
+TOGETHER = 6
+"""Queries whose sums share the registers, where there are 32 vectors; half as many in 8."""
 
-VALUES_BLOCK = 64
-"""Positions whose values are read again for the next part of d, so from the L1 cache."""
+
+@dataclass(frozen=True)
+class _Scratch:
+    """What lies where in scratch, in floats."""
+
+    group: int
+    dim: int
+
+    @property
+    def queries(self) -> int:
+        return round_up(TOKENS * self.group, TOGETHER)
+
+    @property
+    def scores(self) -> int:
+        return self.queries * self.dim
+
+    @property
+    def merged(self) -> int:
+        return self.scores + self.queries * CHUNK
+
+    @property
+    def partial(self) -> int:
+        return self.merged + self.queries * partial_floats(self.dim)
+
+    @property
+    def keys(self) -> int:
+        return round_up(self.partial + self.queries * partial_floats(self.dim), LANES)
+
+    @property
+    def values(self) -> int:
+        return self.keys + CHUNK * self.dim
+
+    @property
+    def floats(self) -> int:
+        return self.values + CHUNK * self.dim
 
 
-def _scratch(spec: OpSpec) -> int:
-    """The scores, f32[query heads of a key head][context], and a total for each of these heads."""
-    kv_heads, context, _ = spec.operands[1].shape
-    return int(spec.attr("heads")) // kv_heads * (context + 1) * 4
+def _scratch(spec: OpSpec) -> _Scratch:
+    kv_heads, _, dim = spec.operands[1].shape
+    return _Scratch(int(spec.attr("heads")) // kv_heads, dim)
 
 
 @dataclass
-class _Head:
-    """One key head with its query heads, for one token."""
+class _PromptChunk(Chunk):
+    """A chunk for the queries of several tokens, each of which sees one position more."""
 
-    q: Pointer
-    keys: Pointer
-    values: Pointer
-    out: Pointer
-    scores: Pointer
-    """f32[group][context], in scratch."""
-    totals: Pointer
-    """f32[group], in scratch."""
-    seen: Value
-    """Positions to attend to."""
     group: int
-    """Query heads of the key head."""
-    dim: int
-    context: int
-    scale: float
+    first_seen: Value
+    """Positions of the chunk, or beyond, that the first token sees; may be negative."""
 
-    @property
-    def together(self) -> int:
-        """Query heads whose sums share the registers: as few passes as possible, evenly filled."""
-        passes = -(-self.group // 4)
-        return -(-self.group // passes)
-
-    @property
-    def vectors(self) -> int:
-        """Vectors of each query head that sum at a time; their operands need registers too."""
-        return min(8, (REGISTERS - 1 - self.together) // self.together)
+    def seen(self, query: Value) -> Value:
+        seen = self.first_seen + query // self.group
+        return minimum(maximum(seen, 0), CHUNK)
 
 
-@kernel("attention", scratch=_scratch)
+@kernel("attention", scratch=lambda spec: _scratch(spec).floats * 4)
 def attention(tile: Tile) -> None:
-    q_type, cache, _, _ = tile.spec.operands
-    kv_heads, context, dim = cache.shape
-    tokens = q_type.shape[0]
-    group = int(tile.spec.attr("heads")) // kv_heads
+    tokens = tile.spec.operands[0].shape[0]
+    row = Var(tile.lo)
+    for _ in while_(lambda: row < tile.hi):
+        kv_head, token = row // tokens, row % tokens
+        few = minimum(minimum(tile.hi - row, tokens - token), TOKENS)
+        present = minimum(few, tile.count - token)
+        with if_(present > 0):
+            _attend(tile, kv_head, token, present)
+        row.set(row + few)
+
+
+def _attend(tile: Tile, kv_head: Value, token: Value, tokens: Value) -> None:
+    """Some tokens and one key head, chunk after chunk."""
+    spec = tile.spec
+    q_type, cache, _, _ = spec.operands
+    dim = cache.shape[2]
+    place = _scratch(spec)
+    group, stride = place.group, row_stride(q_type.shape[1])
+    scratch = tile.scratch.cast(f32)
     q, keys, values, pos = tile.operands
     assert tile.result is not None
-    for row in loop(tile.hi, tile.lo):
-        kv_head, token = row // tokens, row % tokens
-        with if_(token < tile.count):
-            at = token * row_stride(q_type.shape[1]) + kv_head * (group * dim)
-            head = _Head(
-                q=q.cast(f32).at(at),
-                keys=keys.cast(element(cache)).at(key_offset(cache, kv_head, as_value(0, i64))),
-                values=values.cast(element(cache)).at(kv_head * (context * dim)),
-                out=tile.result.cast(f32).at(at),
-                scores=tile.scratch.cast(f32),
-                totals=tile.scratch.cast(f32).at(group * context),
-                seen=pos.cast(i32).load().to(i64) + token + 1,
-                group=group,
-                dim=dim,
-                context=context,
-                scale=float(tile.spec.attr("scale")),
+    at = token * stride + kv_head * (group * dim)
+    for t in loop(tokens):
+        copy(scratch.at(t * (group * dim)), q.cast(f32).at(at + t * stride), group * dim)
+    seen = pos.cast(i32).load().to(i64) + token + 1
+    longest = seen + tokens - 1
+    queries = tokens * group
+    out = Var(as_value(place.merged, i64))
+    for first in loop(longest, step=CHUNK):
+        positions = minimum(longest - first, CHUNK)
+        widened = _widen(
+            cache, keys, scratch.at(place.keys), key_offset(cache, kv_head, first), positions
+        )
+        offset = (kv_head * cache.shape[1] + first) * dim
+        _PromptChunk(
+            q=scratch,
+            keys=widened,
+            values=_widen(cache, values, scratch.at(place.values), offset, positions),
+            scores=scratch.at(place.scores),
+            out=scratch.at(out),
+            out_stride=partial_floats(dim),
+            queries=queries,
+            together=TOGETHER if registers() > 8 else TOGETHER // 2,
+            positions=positions,
+            dim=dim,
+            scale=float(spec.attr("scale")),
+            streamed=False,
+            group=group,
+            first_seen=seen - first,
+        ).attend()
+        with if_(first > 0):
+            _merge(scratch, place, queries, seen - first)
+        out.set(place.partial)
+    for query in loop(queries):
+        merged = scratch.at(query * partial_floats(dim) + place.merged)
+        where = at + query // group * stride + query % group * dim
+        divide(tile.result.cast(f32).at(where), merged, dim)
+
+
+def _widen(
+    cache: TensorType, source: Pointer, into: Pointer, offset: Value, positions: Value
+) -> Pointer:
+    """A chunk of keys or values as float32, up to the end of the last block of lanes."""
+    stored = source.cast(element(cache)).at(offset)
+    if cache.format.name == "f32":
+        return stored
+    blocks = (positions + (LANES - 1)) // LANES
+    copy(into, stored, blocks * (LANES * cache.shape[2]))
+    return into
+
+
+def _merge(scratch: Pointer, place: _Scratch, queries: Value, first_seen: Value) -> None:
+    """Add the chunk's results to those before it, for the queries that see any of the chunk."""
+    size = partial_floats(place.dim)
+    for query in loop(queries):
+        with if_(first_seen + query // place.group > 0):
+            merged, partial = (
+                scratch.at(query * size + at) for at in (place.merged, place.partial)
             )
-            _score(head)
-            _hide_unseen(head)
-            _weigh(head)
-            _sum_values(head)
-
-
-def _score(head: _Head) -> None:
-    """q · k · scale for all positions up to the end of the last block of eight."""
-    blocks = (head.seen + (LANES - 1)) // LANES
-    whole = blocks // head.vectors * head.vectors
-    for block in loop(whole, step=head.vectors):
-        _score_blocks(head, block, head.vectors)
-    for block in loop(blocks, whole):
-        _score_blocks(head, block, 1)
-
-
-def _score_blocks(head: _Head, first: Value, blocks: int) -> None:
-    for query, queries in _parts(head.group, head.together):
-        q = head.q.at(query * head.dim)
-        sums = [[Var(zeros(f32 * LANES)) for _ in range(blocks)] for _ in range(queries)]
-        keys = head.keys.at(first * (head.dim * LANES))
-        step = blocks * LANES * keys.element.size
-        for d, few in _parts(head.dim, 2):
-            prefetch_ahead(keys.cast(u8).at(d * step), few * step)
-            for i in range(few):
-                factors = [q.load(d + i + h * head.dim).broadcast(LANES) for h in range(queries)]
-                for block in range(blocks):
-                    k = keys.load((d + (i + block * head.dim)) * LANES, LANES).to(f32)
-                    for h in range(queries):
-                        sums[h][block].set(fma(k, factors[h], sums[h][block]))
-        for h in range(queries):
-            for block in range(blocks):
-                at = (query + h) * head.context + (first + block) * LANES
-                head.scores.store(sums[h][block] * head.scale, at)
-
-
-def _hide_unseen(head: _Head) -> None:
-    """The last block may reach beyond what is seen, where the cache may hold anything."""
-    last = (head.seen - 1) // LANES * LANES
-    seen = vector(range(LANES), i64) < head.seen - last
-    for h in loop(head.group):
-        at = h * head.context + last
-        head.scores.store(select(seen, head.scores.load(at, LANES), float("-inf")), at)
-
-
-def _weigh(head: _Head) -> None:
-    """Replace scores by exp(score - largest), and keep their sums."""
-    whole = (head.seen + (LANES - 1)) // LANES * LANES
-    for h in loop(head.group):
-        scores = head.scores.at(h * head.context)
-        largest = Var(constant(float("-inf"), f32 * LANES))
-        for i in loop(whole, step=LANES):
-            largest.set(maximum(scores.load(i, LANES), largest))
-        top = max_lanes(largest)
-        total = Var(zeros(f32 * LANES))
-        for i in loop(whole, step=LANES):
-            weights = exp(scores.load(i, LANES) - top)
-            scores.store(weights, i)
-            total += weights
-        head.totals.store(sum_lanes(total), h)
-
-
-def _sum_values(head: _Head) -> None:
-    """The weighted sum of the values seen, into the result, divided by the sum of weights."""
-    for i, lanes in strip(head.group * head.dim):
-        head.out.store(zeros(f32 * lanes), i)
-    for start in loop(head.seen, step=VALUES_BLOCK):
-        stop = minimum(start + VALUES_BLOCK, head.seen)
-        for d, width in _parts(head.dim, head.vectors * LANES):
-            for query, queries in _parts(head.group, head.together):
-                _add_values(head, start, stop, d, _vectors(width), query, queries)
-    for h in loop(head.group):
-        total = head.totals.load(h)
-        out = head.out.at(h * head.dim)
-        for i, lanes in strip(head.dim):
-            out.store(out.load(i, lanes) / total, i)
-
-
-def _add_values(
-    head: _Head,
-    start: Value,
-    stop: Value,
-    d: Value,
-    vectors: list[tuple[int, int]],
-    query: Value,
-    queries: int,
-) -> None:
-    """Add positions start … stop to the vectors from d on, for some query heads."""
-    outs = [head.out.at((query + h) * head.dim + d) for h in range(queries)]
-    sums = [[Var(out.load(at, lanes)) for at, lanes in vectors] for out in outs]
-    scores = head.scores.at(query * head.context)
-    for position in loop(stop, start):
-        factors = [scores.load(position + h * head.context) for h in range(queries)]
-        row = head.values.at(position * head.dim + d)
-        prefetch_ahead(row.cast(u8), sum(lanes for _, lanes in vectors) * row.element.size)
-        for n, (at, lanes) in enumerate(vectors):
-            v = row.load(at, lanes).to(f32)
-            for h in range(queries):
-                sums[h][n].set(fma(v, factors[h].broadcast(lanes), sums[h][n]))
-    for out, totals in zip(outs, sums, strict=True):
-        for (at, _), total in zip(vectors, totals, strict=True):
-            out.store(total, at)
-
-
-def _parts(total: int, size: int) -> Iterator[tuple[Value, int]]:
-    """Cut 0 … total into (start, length): a loop over parts of `size`, then the rest."""
-    whole = total // size * size
-    for start in loop(whole, step=size, rolled=True):
-        yield start, size
-    if whole < total:
-        yield as_value(whole, i64), total - whole
-
-
-def _vectors(width: int) -> list[tuple[int, int]]:
-    """Cut `width` elements into vectors: (start, lanes), each at most eight lanes, none beyond."""
-    cut, start = [], 0
-    while start < width:
-        lanes = min(LANES, 1 << (width - start).bit_length() - 1)
-        cut.append((start, lanes))
-        start += lanes
-    return cut
+            merge(merged, partial, place.dim)

@@ -6,8 +6,8 @@ from hotloop.ir.types import TensorType
 from hotloop.kernels.tile import Tile, kernel, row_stride
 from hotloop.lang import Pointer, Type, Value, f16, f32, i32, i64, loop, strip
 
-LANES = 8
-"""Positions of the cache's keys that lie side by side."""
+LANES = 16
+"""Positions of the cache's keys that lie side by side; a context is a multiple of it."""
 
 
 def element(cache: TensorType) -> Type:
@@ -15,7 +15,7 @@ def element(cache: TensorType) -> Type:
 
 
 def key_offset(cache: TensorType, head: Value, position: Value) -> Value:
-    """Where element 0 of a key is; element d lies 8·d further on."""
+    """Where element 0 of a key is; element d lies LANES·d further on."""
     _, context, dim = cache.shape
     block = head * (context // LANES) + position // LANES
     return block * (dim * LANES) + position % LANES

@@ -18,11 +18,11 @@ FAR = 8192
 _LINE = 64
 
 
-def prefetch_ahead(position: Pointer, nbytes: int) -> None:
-    """Prefetch what lies ahead of the `nbytes` bytes from `position` on.
+def prefetch_ahead(position: Pointer, nbytes: int, near: int = NEAR, far: int = FAR) -> None:
+    """Prefetch what lies `near` and `far` ahead of the `nbytes` bytes from `position` on.
 
     It may run past the end of a buffer: a prefetch never faults.
     """
     for offset in range(0, nbytes, _LINE):
-        prefetch(position.at(NEAR + offset), locality=3)
-        prefetch(position.at(FAR + offset), locality=2)
+        prefetch(position.at(near + offset), locality=3)
+        prefetch(position.at(far + offset), locality=2)

@@ -19,6 +19,8 @@ from hotloop.machine.machine import Machine
 TILES_PER_THREAD = 4
 #: … and in all, so that small teams share one size, and the code that is compiled for it.
 TILES = 16
+#: Tokens of a prompt whose attention is one tile: they share the keys and values that they read.
+PROMPT_TOKENS = 16
 
 
 def partition(program: Program, machine: Machine) -> Program:
@@ -40,6 +42,8 @@ def partition(program: Program, machine: Machine) -> Program:
 def _rows(kernel: Kernel, part: Part, machine: Machine) -> int:
     """A multiple of the part's grain (its `tile` so far) near the machine's tile size."""
     grain = part.tile
+    if OPS[part.ops[0].name].rows == "heads":
+        return PROMPT_TOKENS
     if OPS[part.ops[0].name].rows != "features":
         return grain
     bytes_per_row = sum(_weight_bytes(kernel.types, op) for op in part.ops)

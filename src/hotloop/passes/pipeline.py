@@ -87,7 +87,7 @@ def _merge(kernel: Kernel) -> list[_Draft]:
 
 def _is_private(kernel: Kernel, op: Op) -> bool:
     """Cheap, needed as a whole by every tile that follows, and of no use outside the kernel."""
-    if op.name not in ("rms_norm", "quantise") or op.result is None:
+    if op.name not in ("rms_norm", "quantise", "combine") or op.result is None:
         return False
     return op.result.type.shape[0] == 1 and op.result.name not in kernel.results
 

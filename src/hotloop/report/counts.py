@@ -82,7 +82,7 @@ def traffic(program: Program) -> Traffic:
                 if outer.get(name) in weights:
                     type = types[name]
                     read[type.format.name] = read.get(type.format.name, 0) + weight_share(op, type)
-            if op.name == "attention":
+            if op.name in ("attend", "attention"):
                 kv += sum(_per_position(types[name]) for name in op.operands[1:3])
     return Traffic(read, kv)
 

@@ -15,6 +15,7 @@ from hotloop.frontends.decoder import Decoder, Step
 from hotloop.ir.formats import dequantise
 from hotloop.ir.graph import Graph, Op
 from hotloop.ir.interp import run_graph
+from hotloop.ir.ops import OPS
 from hotloop.ir.types import TensorType
 from hotloop.runtime.sampling import Sampling
 
@@ -106,7 +107,8 @@ def _difference(position: int, name: str, op: Op, compiled: Array, meaning: Arra
     a, b = compiled.astype(np.float64), meaning.astype(np.float64)
     with np.errstate(invalid="ignore"):
         distance = np.abs(a - b)
-    distance[np.isnan(a) & np.isnan(b)] = 0
+    unwritten = np.isnan(b) if OPS[op.name].leaves_rest else False
+    distance[np.isnan(b) & (np.isnan(a) | unwritten)] = 0
     distance[np.isnan(distance)] = np.inf
     worst = np.unravel_index(int(distance.argmax()), distance.shape)
     largest = np.nanmax(np.abs(b), initial=np.finfo(np.float32).tiny)

@@ -14,6 +14,7 @@ from hotloop.backends.cpu.places import op_spec, place_states, place_weights
 from hotloop.compiler import SCHEDULES, compile_graph
 from hotloop.ir.graph import Graph, Op
 from hotloop.ir.names import Row, blocks, expand
+from hotloop.ir.ops import CHUNK
 from hotloop.ir.program import Call, Item, Kernel, Loop, Part, Program, Stage, loop_types
 from hotloop.ir.types import TensorType
 from hotloop.machine.host import host
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 ORDER_NOTE = (
     "Every sum is taken in the order of the packed layout: one lane per row, block after block. "
+    f"Attention sums over {CHUNK} positions at a time, then over these chunks in order. "
     "Neither tiles nor threads nor the rung change it, so all give the same bits."
 )
 
