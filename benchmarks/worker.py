@@ -1,0 +1,65 @@
+"""The process in which an engine lives: requests on stdin, answers on stdout, a JSON line each.
+
+    python worker.py ENGINE          ENGINE is the name of a file in engines/
+
+    {"do": "open", "model": path, "threads": n, "context": n}   {"version": …, "facts": {…}}
+    {"do": "decode", "ids": [...], "n": n}                      {"seconds": …}
+    {"do": "prompt", "ids": [...]}                              {"seconds": …}
+    {"do": "memory"}                                            {"peak": bytes}
+
+An answer may be {"error": text} instead; {"missing": module} says that the engine is not installed.
+The process ends with its stdin. Everything else that an engine prints goes to stderr.
+"""
+
+import importlib
+import importlib.util
+import json
+import os
+import resource
+import sys
+from typing import Any, TextIO
+
+
+def serve(engine: Any, requests: TextIO, answers: TextIO) -> None:
+    """Answer until the requests end; `engine` is a module as `engines` describes it."""
+    opened: Any = None
+    for line in requests:
+        request = json.loads(line)
+        answer: dict[str, Any]
+        try:
+            if request["do"] == "open":
+                opened = engine.Engine(request["model"], request["threads"], request["context"])
+                answer = {"version": opened.version, "facts": opened.facts()}
+            elif request["do"] == "decode":
+                answer = {"seconds": opened.decode(request["ids"], request["n"])}
+            elif request["do"] == "prompt":
+                answer = {"seconds": opened.prompt(request["ids"])}
+            else:
+                answer = {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+        except Exception as error:  # whatever an engine raises, the others go on
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+def missing(name: str) -> str | None:
+    """The module that the engine `name` needs and that this interpreter does not have."""
+    try:
+        importlib.import_module(f"engines.{name}")
+    except ModuleNotFoundError as error:
+        return error.name
+    return None
+
+
+def main(name: str) -> None:
+    # Native code writes to descriptor 1, whatever sys.stdout is.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    module = missing(name)
+    if module is None:
+        serve(importlib.import_module(f"engines.{name}"), sys.stdin, answers)
+    else:
+        print(json.dumps({"missing": module}), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
