@@ -4,9 +4,23 @@
 groups and backwards, and all of them must give the same bits.
 """
 
+import re
+
 import numpy as np
 import pytest
-from jit import assembly, compute, from_rows
+
+from hotloop.ir.types import TensorType, tensor
+from hotloop.kernels.tile import OpSpec, define
+from hotloop.lang import Module, Target
+from hotloop.lang.target import (
+    AARCH64,
+    AARCH64_DOT,
+    AVX2,
+    AVX512_VNNI,
+    AVX_VNNI,
+    host,
+)
+from jit import TARGETS, assembly, compute, from_rows
 from weights import (
     BLOCKS,
     PLAIN,
@@ -19,14 +33,7 @@ from weights import (
     set_half,
 )
 
-from hotloop.ir.types import TensorType, tensor
-from hotloop.kernels.tile import OpSpec, define
-from hotloop.lang import Module, Target
-from hotloop.lang.target import AARCH64
-
 PAIRS = [("f32", name) for name in PLAIN + BLOCKS] + [("q8", name) for name in BLOCKS]
-#: Any CPU with AVX2 and its companions, and nothing newer.
-AVX2 = Target("x86_64-unknown-linux-gnu", "haswell", frozenset({"avx2", "fma", "f16c"}))
 
 
 def linear_spec(x_format: str, weight: TensorType, tokens: int) -> OpSpec:
@@ -143,6 +150,28 @@ def test_zeros_and_nan() -> None:
     assert (np.delete(y, 3, axis=1) == 0).all()
 
 
+def runs_here(target: Target) -> bool:
+    return target.triple == host().triple and target.features <= host().features
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "tokens", "count"),
+    [(40, 288, 1, 1), (40, 288, 21, 21), (16, 64, 16, 8), (24, 224, 16, 13), (9, 256, 9, 5)],
+)
+@pytest.mark.parametrize("format_name", BLOCKS)
+def test_every_instruction_set_gives_the_same_bits(
+    format_name: str, rows: int, columns: int, tokens: int, count: int
+) -> None:
+    """Odd numbers of groups, tokens beyond a block, 32s beyond eight; vectors of any width."""
+    weight = tensor(format_name, rows, columns)
+    scales = np.random.default_rng(4).uniform(0.001, 0.02, (tokens, columns // 32))
+    x, _ = activation("q8", some_quants(tokens, columns), scales.astype(np.float32))
+    targets = (*TARGETS, *filter(runs_here, (AVX2, AVX_VNNI, AVX512_VNNI)))
+    spec = linear_spec("q8", weight, tokens)
+    operands = [x, packed(real_weight(weight), weight)]
+    compute(spec, operands, count, grain=8, targets=targets)
+
+
 def compiled(spec: OpSpec, target: Target) -> str:
     module = Module("test", target)
     define(module, spec, "tile").linkage = "external"
@@ -166,3 +195,22 @@ def test_avx2_runs_from_registers(format_name: str) -> None:
     assert "prefetcht0" in text
     assert "call" not in text
     assert not [line for line in text.splitlines() if "ymm" in line and "(%rsp)" in line]
+
+
+@pytest.mark.parametrize("format_name", BLOCKS)
+@pytest.mark.parametrize(
+    ("target", "instruction"),
+    [
+        (AVX_VNNI, "vpdpbusd.*ymm"),
+        (AVX512_VNNI, r"vpdpbusd.*\{1to16\}, %zmm"),
+        (AARCH64_DOT, r"ld1r(.*\n)+\tsdot"),
+    ],
+)
+def test_a_prompt_uses_the_widest_dot_product(
+    target: Target, instruction: str, format_name: str
+) -> None:
+    """Activations go to the instruction as they lie, one for all rows; nothing is spilled."""
+    text = compiled(linear_spec("q8", tensor(format_name, 64, 576), 64), target)
+    assert re.search(instruction, text)
+    assert not re.search(r"pmaddubsw|\tcall|\tbl\t", text)
+    assert not re.search(r"[yz]mm.*\(%rsp\)|\tstr\tq\d+, \[sp", text)

@@ -10,17 +10,28 @@ no minimum.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from hotloop.ir.ops import GROUP
 from hotloop.ir.types import TensorType
 from hotloop.kernels.pack import BLOCK, block_layout
-from hotloop.kernels.packed import load_scales, prefetch_block, quants_at
+from hotloop.kernels.packed import (
+    load_scales,
+    load_scales_of,
+    load_side_by_side,
+    prefetch_block,
+    quants_at,
+)
+from hotloop.kernels.stream import Share
 from hotloop.lang import (
     Pointer,
     Value,
     Var,
     add_pairs,
+    constant,
+    current,
     dot2,
+    dot4,
     dot4_signed,
     f32,
     fma,
@@ -28,66 +39,161 @@ from hotloop.lang import (
     i16,
     i32,
     loop,
+    minimum,
+    sum_lanes,
+    u8,
     u32,
     zeros,
 )
+from hotloop.lang.dot import add_neighbours
 
 CHAINS = 4
 
 
-def dot_blocks_q8(weight: TensorType, group: Pointer, tokens: list[Pointer]) -> list[Value]:
-    """Eight rows of `weight`, packed at `group`, with each token's q8[K] record."""
-    blocks = weight.shape[1] // BLOCK
-    scales = [x.at(weight.shape[1]).cast(f32) for x in tokens]
+@dataclass(frozen=True)
+class Token:
+    """One token's q8[K] record, and, for several tokens that `wants_offsets`, its offsets."""
+
+    record: Pointer
+    offsets: Pointer | None = None
+
+
+def dot_blocks_q8(
+    weight: TensorType, groups: list[Pointer], tokens: list[Token], ahead: Share | None
+) -> list[Value]:
+    """The rows of one packed group, or of two as one vector, with each token.
+
+    What is asked for meanwhile is `ahead`, or what follows closely where that is None.
+    """
+    blocks, rows = weight.shape[1] // BLOCK, GROUP * len(groups)
+    scales = [token.record.at(weight.shape[1]).cast(f32) for token in tokens]
     weighted_sums = [scale.at(blocks) for scale in scales]
-    totals = [Var(zeros(f32 * GROUP)) for _ in tokens]
-    dot_block = _dot_bytes if weight.format.name == "q8_0" else _dot_nibbles
+    totals = [Var(zeros(f32 * rows)) for _ in tokens]
     for block in loop(blocks):
-        prefetch_block(weight, group, block)
-        quants = quants_at(weight, group, block)
-        products = dot_block(quants, [x.at(block * BLOCK) for x in tokens])
-        d, minimum = load_scales(weight, group, block * GROUP, lanes=GROUP)
+        if ahead is not None:
+            ahead.prefetch(block)
+        else:
+            prefetch_block(weight, groups[0], block)
+        products = _dot_block(weight, groups, tokens, block)
+        d, m = load_scales_of(weight, groups, block)
         if weight.format.name == "q4_0":
-            minimum = d * -8.0
+            m = d * -8.0
         for t, total in enumerate(totals):
-            scale = scales[t].load(block).broadcast(GROUP)
+            scale = scales[t].load(block).broadcast(rows)
             total.set(fma(products[t].to(f32), d * scale, total))
-            if minimum is not None:
-                total.set(fma(minimum, weighted_sums[t].load(block).broadcast(GROUP), total))
+            if m is not None:
+                total.set(fma(m, weighted_sums[t].load(block).broadcast(rows), total))
     return [total.get() for total in totals]
 
 
-def _dot_nibbles(quants: Pointer, tokens: list[Pointer]) -> list[Value]:
-    """Σ q·p of a block of 4-bit weights: i32x8 for each token.
+def wants_offsets(weight: TensorType) -> bool:
+    """Whether several tokens take the weights q as q + 128, whose products are unsigned × signed.
 
-    An int16 lane sums eight pairs of products of at most 15 × 127, so 30,480 at most: a whole
-    block fits, and is widened once.
+    That is one operation for all tokens, where moving the sign of q is one for each.
     """
-    sums = [Var(zeros(i16 * (2 * GROUP))) for _ in tokens]
+    return weight.format.name == "q8_0" and current().module.target.vnni
+
+
+def store_offsets(columns: int, record: Pointer, offsets: Pointer) -> None:
+    """-128 · Σp of each block of a q8[K] record, as i32[K / 32]: what q + 128 is too much."""
+    blocks = columns // BLOCK
+
+    def sums(block: Value) -> Value:
+        return dot4(constant(128, u8 * BLOCK), record.cast(i8).load(block * BLOCK, lanes=BLOCK))
+
+    if blocks < GROUP:
+        for block in loop(blocks):
+            offsets.store(-sum_lanes(sums(block)), block)
+        return
+    # Eight blocks at a time: neighbours are added until a lane is a block. The last eight may
+    # overlap with those before.
+    for block in loop(blocks, step=GROUP):
+        first = minimum(block, blocks - GROUP)
+        vectors = [sums(first + i) for i in range(GROUP)]
+        while len(vectors) > 1:
+            vectors = [add_neighbours(*vectors[i : i + 2]) for i in range(0, len(vectors), 2)]
+        offsets.store(-vectors[0], first)
+
+
+def _dot_block(
+    weight: TensorType, groups: list[Pointer], tokens: list[Token], block: Value
+) -> list[Value]:
+    """Σ q·p of a block, for each token: an i32 for each row."""
+    quants = [quants_at(weight, group, block) for group in groups]
+    columns = [token.record.at(block * BLOCK) for token in tokens]
+    if weight.format.name == "q8_0":
+        if len(tokens) > 1 and wants_offsets(weight):
+            offsets = [token.offsets.load(block) for token in tokens if token.offsets is not None]
+            return _dot_offset_bytes(quants, columns, offsets)
+        return _dot_bytes(quants, columns)
+    if current().module.target.sums_four:
+        return _dot_nibbles(quants, columns)
+    return _dot_nibbles_in_pairs(quants, columns)
+
+
+def _nibbles(quants: list[Pointer]) -> Iterator[tuple[int, Value]]:
+    """A block's 4-bit weights, four columns from the given one on to a lane, as unsigned bytes."""
     for vector in range(4):
-        packed = quants.load(vector * 32, lanes=32)
-        for nibbles, column in ((packed & 15, 4 * vector), (packed >> 4, 16 + 4 * vector)):
-            for x, total in zip(tokens, sums, strict=True):
-                total += dot2(nibbles, _four_columns(x, column))
+        both = load_side_by_side(quants, vector * 32, 32)
+        yield 4 * vector, both & 15
+        yield 16 + 4 * vector, both >> 4
+
+
+def _dot_nibbles(quants: list[Pointer], tokens: list[Pointer]) -> list[Value]:
+    rows = GROUP * len(quants)
+    sums = [zeros(i32 * rows) for _ in tokens]
+    signed = current().module.target.dotprod  # 0 … 15 are the same either way
+    for column, nibbles in _nibbles(quants):
+        for t, x in enumerate(tokens):
+            p = _four_columns(x, column, rows)
+            if signed:
+                sums[t] = dot4_signed(nibbles.to(i8), p, sums[t])
+            else:
+                sums[t] = dot4(nibbles, p, sums[t])
+    return sums
+
+
+def _dot_nibbles_in_pairs(quants: list[Pointer], tokens: list[Pointer]) -> list[Value]:
+    """The same in lanes of 16 bits, as long as it goes.
+
+    Such a lane sums eight pairs of products of at most 15 × 127, so 30,480 at most: a whole block
+    fits, and is widened once.
+    """
+    rows = GROUP * len(quants)
+    sums = [zeros(i16 * (2 * rows)) for _ in tokens]
+    for column, nibbles in _nibbles(quants):
+        for t, x in enumerate(tokens):
+            sums[t] = sums[t] + dot2(nibbles, _four_columns(x, column, rows))
     return [add_pairs(total) for total in sums]
 
 
-def _dot_bytes(quants: Pointer, tokens: list[Pointer]) -> list[Value]:
-    """Σ q·p of a block of 8-bit weights: i32x8 for each token.
-
-    The quantise op writes -127 … 127, so activations never hold the -128 that `dot4_signed` bars.
-    """
-    sums = [Var(zeros(i32 * GROUP)) for _ in tokens]
+def _dot_bytes(quants: list[Pointer], tokens: list[Pointer]) -> list[Value]:
+    """The quantise op writes -127 … 127, so `tokens` never hold the -128 `dot4_signed` bars."""
+    rows = GROUP * len(quants)
+    sums = [zeros(i32 * rows) for _ in tokens]
     for vector in range(8):
-        q = quants.cast(i8).load(vector * 32, lanes=32)
-        for x, total in zip(tokens, sums, strict=True):
-            total += dot4_signed(q, _four_columns(x, 4 * vector))
-    return [total.get() for total in sums]
+        q = load_side_by_side(quants, vector * 32, 32).to(i8)
+        for t, x in enumerate(tokens):
+            sums[t] = dot4_signed(q, _four_columns(x, 4 * vector, rows), sums[t])
+    return sums
 
 
-def _four_columns(x: Pointer, column: int) -> Value:
-    """Four neighbouring int8 of an activation, for all eight rows."""
-    return x.at(column).cast(i32).load().broadcast(GROUP).bitcast(i8 * (4 * GROUP))
+def _dot_offset_bytes(
+    quants: list[Pointer], tokens: list[Pointer], offsets: list[Value]
+) -> list[Value]:
+    """Σ q·p as Σ (q + 128)·p - 128 · Σp."""
+    rows = GROUP * len(quants)
+    sums = [offset.broadcast(rows) for offset in offsets]
+    for vector in range(8):
+        q = load_side_by_side(quants, vector * 32, 32) ^ 128
+        for t, x in enumerate(tokens):
+            sums[t] = dot4(q, _four_columns(x, 4 * vector, rows), sums[t])
+    return sums
+
+
+def _four_columns(x: Pointer, column: int, rows: int) -> Value:
+    """Four neighbouring int8 of an activation, for all rows."""
+    return x.at(column).cast(i32).load().broadcast(rows).bitcast(i8 * (4 * rows))
 
 
 def dot_blocks_f32(weight: TensorType, group: Pointer, tokens: list[Pointer]) -> list[Value]:
@@ -99,10 +205,10 @@ def dot_blocks_f32(weight: TensorType, group: Pointer, tokens: list[Pointer]) ->
     chains = [[Var(zeros(f32 * GROUP)) for _ in range(CHAINS)] for _ in tokens]
     for block in loop(weight.shape[1] // BLOCK):
         prefetch_block(weight, group, block)
-        d, minimum = load_scales(weight, group, block * GROUP, lanes=GROUP)
+        d, m = load_scales(weight, group, block * GROUP, lanes=GROUP)
         quants = quants_at(weight, group, block)
         for column, q in _columns(weight, quants):
-            values = d * q if minimum is None else d * q + minimum
+            values = d * q if m is None else d * q + m
             for x, sums in zip(tokens, chains, strict=True):
                 factor = x.cast(f32).load(block * BLOCK + column).broadcast(GROUP)
                 sums[column % CHAINS].set(fma(values, factor, sums[column % CHAINS]))

@@ -1,59 +1,121 @@
 """linear: y[t, n] = Σ_k x[t, k] · w[n, k], eight rows n at a time, one per vector lane.
 
 The rows of a group are computed for several tokens at once, so that unpacking the weights is paid
-once for all of them; what is left over of the tokens goes one by one. Either way a (row, token)
-pair sees the same operations in the same order: neither the number of tokens nor the tiling
-changes a bit.
+once for all of them; where vectors have 512 bits, for two groups at once as well. Tokens that do
+not fill a block are computed in a last one that overlaps with the one before. Either way a (row,
+token) pair sees the same operations in the same order: neither the number of tokens nor the tiling
+nor the width of the vectors changes a bit.
 """
-
-from collections.abc import Callable
-from functools import partial
 
 from hotloop.ir.ops import GROUP
 from hotloop.ir.types import TensorType
-from hotloop.kernels.dot_blocks import dot_blocks_f32, dot_blocks_q8
+from hotloop.kernels.dot_blocks import (
+    Token,
+    dot_blocks_f32,
+    dot_blocks_q8,
+    store_offsets,
+    wants_offsets,
+)
 from hotloop.kernels.dot_plain import dot_plain
-from hotloop.kernels.pack import group_bytes
-from hotloop.kernels.tile import Tile, kernel, q8_stride, row_stride
-from hotloop.lang import Pointer, Value, f32, loop
-
-#: The dot products of one group with some tokens: (group, records of x) → f32x8 for each token.
-Dots = Callable[[Pointer, list[Pointer]], list[Value]]
+from hotloop.kernels.pack import BLOCK, group_bytes
+from hotloop.kernels.stream import share_of
+from hotloop.kernels.tile import OpSpec, Tile, kernel, q8_stride, row_stride
+from hotloop.lang import Pointer, Value, current, f32, i32, if_else, loop, minimum
 
 
-@kernel("linear")
+def _scratch(spec: OpSpec) -> int:
+    """i32[T, K / 32], for the offsets that some targets want."""
+    x, weight = spec.operands
+    if (x.format.name, weight.format.name) != ("q8", "q8_0") or x.shape[0] == 1:
+        return 0
+    return x.shape[0] * x.shape[1] // BLOCK * 4
+
+
+@kernel("linear", scratch=_scratch)
 def linear(tile: Tile) -> None:
-    x_type, weight = tile.spec.operands
-    x, packed = tile.operands
+    x, weight = tile.spec.operands
+    sizes = _block_sizes(x, weight)
+    _all_tokens(tile, [size for size in sizes if size <= x.shape[0]])
+
+
+def _block_sizes(x: TensorType, weight: TensorType) -> tuple[int, ...]:
+    """How many tokens the registers hold, the largest block first."""
+    if weight.format.quantised and x.format.name == "q8":
+        return (8, 4, 1) if current().module.target.vnni512 else (4, 1)
+    return (2, 1)
+
+
+def _all_tokens(tile: Tile, sizes: list[int]) -> None:
+    """In blocks of the largest of `sizes` that the number of tokens allows; the last size is 1."""
+    size, *smaller = sizes
+    if not smaller:
+        _all_rows(tile, size)
+        return
+    with if_else(tile.count >= size) as otherwise:
+        _all_rows(tile, size)
+        otherwise()
+        _all_tokens(tile, smaller)
+
+
+def _all_rows(tile: Tile, block: int) -> None:
+    """All rows of the tile, for blocks of as many tokens."""
+    x, weight = tile.spec.operands
+    first, end = tile.lo // GROUP, (tile.hi + (GROUP - 1)) // GROUP
+    if block > 1 and x.format.name == "q8":
+        if wants_offsets(weight):
+            for token in loop(tile.count):
+                store_offsets(x.shape[1], _record(tile, token), _offsets(tile, token))
+        if current().module.target.vnni512:
+            paired = first + (end - first) // 2 * 2
+            for group in loop(paired, first, step=2):
+                _group(tile, group, 2, block)
+            first = paired
+    for group in loop(end, first):
+        _group(tile, group, 1, block)
+
+
+def _group(tile: Tile, group: Value, count: int, block: int) -> None:
+    """The rows of `count` groups from number `group` on, for all tokens."""
+    weight = tile.spec.operands[1]
     assert tile.result is not None
-    y = tile.result.cast(f32)
-    stride = row_stride(weight.shape[0])
-    dots, block = _dots(x_type, weight)
-    blocked = tile.count // block * block if x_type.shape[0] >= block else None
-
-    def compute(group: Value, first: Value, tokens: int) -> None:
-        records = [_record(x, x_type, first + t) for t in range(tokens)]
-        for t, sums in enumerate(dots(packed.at(group * group_bytes(weight)), records)):
-            y.store(sums, (first + t) * stride + group * GROUP)
-
-    for group in loop((tile.hi + (GROUP - 1)) // GROUP, tile.lo // GROUP):
-        if blocked is not None:
-            for first in loop(blocked, step=block):
-                compute(group, first, block)
-        for token in loop(tile.count, blocked or 0):
-            compute(group, token, 1)
+    y, stride = tile.result.cast(f32), row_stride(weight.shape[0])
+    groups = [tile.operands[1].at((group + i) * group_bytes(weight)) for i in range(count)]
+    for start in loop(tile.count, step=block):
+        # The last block begins early enough to be whole; what it computes again is the same.
+        first = start if block == 1 else minimum(start, tile.count - block)
+        tokens = [first + t for t in range(block)]
+        for token, sums in zip(tokens, _dots(tile, groups, tokens, start // block), strict=True):
+            y.store(sums, token * stride + group * GROUP)
 
 
-def _dots(x: TensorType, weight: TensorType) -> tuple[Dots, int]:
-    """The dot product for these formats, and how many tokens its registers hold."""
+def _dots(tile: Tile, groups: list[Pointer], tokens: list[Value], number: Value) -> list[Value]:
+    """The dot products of the rows of `groups` with block number `number` of the tokens."""
+    x, weight = tile.spec.operands
+    records = [_record(tile, token) for token in tokens]
     if not weight.format.quantised:
-        return partial(dot_plain, weight), 2
-    if x.format.name == "q8":
-        return partial(dot_blocks_q8, weight), 4
-    return partial(dot_blocks_f32, weight), 2
+        return dot_plain(weight, groups[0], records)
+    if x.format.name != "q8":
+        return dot_blocks_f32(weight, groups[0], records)
+    if len(tokens) == 1:
+        return dot_blocks_q8(weight, groups, [Token(records[0])], ahead=None)
+    nbytes = len(groups) * group_bytes(weight)
+    steps, passes = x.shape[1] // BLOCK, -(-x.shape[0] // len(tokens))
+    ahead = share_of(groups[0].at(nbytes), nbytes, steps, passes, number)
+    if not wants_offsets(weight):
+        return dot_blocks_q8(weight, groups, [Token(record) for record in records], ahead)
+    offsets = [_offsets(tile, token) for token in tokens]
+    both = [Token(*pair) for pair in zip(records, offsets, strict=True)]
+    return dot_blocks_q8(weight, groups, both, ahead)
 
 
-def _record(x: Pointer, type: TensorType, token: Value) -> Pointer:
+def _record(tile: Tile, token: Value) -> Pointer:
     """Where token number `token` of the activation begins."""
-    width = type.shape[1]
-    return x.at(token * (q8_stride(width) if type.format.name == "q8" else row_stride(width) * 4))
+    x = tile.spec.operands[0]
+    width = x.shape[1]
+    stride = q8_stride(width) if x.format.name == "q8" else row_stride(width) * 4
+    return tile.operands[0].at(token * stride)
+
+
+def _offsets(tile: Tile, token: Value) -> Pointer:
+    """The token's offsets, one for each block."""
+    return tile.scratch.cast(i32).at(token * (tile.spec.operands[0].shape[1] // BLOCK))

@@ -26,6 +26,25 @@ def quants_at(weight: TensorType, group: Pointer, block: Value) -> Pointer:
     return group.at(block * (block_layout(weight).vectors * 4 * GROUP))
 
 
+def load_side_by_side(pointers: list[Pointer], index: Operand, lanes: int) -> Value:
+    """`lanes` elements from `index` on, of one group, or of two as the halves of a vector."""
+    first, *rest = [pointer.load(index, lanes) for pointer in pointers]
+    return first.shuffle(list(range(2 * lanes)), rest[0]) if rest else first
+
+
+def load_scales_of(
+    weight: TensorType, groups: list[Pointer], block: Value
+) -> tuple[Value, Value | None]:
+    """The scales of a block for the rows of one group or two, and the minima if there are any."""
+    layout = block_layout(weight)
+
+    def halves(start: int) -> Value:
+        streams = [group.at(start).cast(f16) for group in groups]
+        return load_side_by_side(streams, block * GROUP, GROUP).to(f32)
+
+    return halves(layout.scales), None if layout.minima is None else halves(layout.minima)
+
+
 def load_scales(
     weight: TensorType, group: Pointer, index: Operand, lanes: int = 0
 ) -> tuple[Value, Value | None]:

@@ -8,7 +8,9 @@ its best distance, and at 85–100% with both (4 and 8 bit, 576 to 8,192 columns
 and two threads, an Intel server CPU).
 """
 
-from hotloop.lang import Pointer, prefetch
+from dataclasses import dataclass
+
+from hotloop.lang import Pointer, Value, prefetch
 
 NEAR = 2048
 """Bytes between what is read and what is on its way into the first-level cache."""
@@ -26,3 +28,27 @@ def prefetch_ahead(position: Pointer, nbytes: int, near: int = NEAR, far: int = 
     for offset in range(0, nbytes, _LINE):
         prefetch(position.at(near + offset), locality=3)
         prefetch(position.at(far + offset), locality=2)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one of several passes over the same weights asks for of those that come after them.
+
+    With many tokens, memory has time: it is enough that the next weights are in the second-level
+    cache when the last pass over these ends, so each step of each pass asks for a little.
+    """
+
+    position: Pointer
+    """Where the share of this pass begins."""
+    nbytes: int
+    """Bytes for each step of the pass."""
+
+    def prefetch(self, step: Value) -> None:
+        for offset in range(0, self.nbytes, _LINE):
+            prefetch(self.position.at(step * self.nbytes + offset), locality=2)
+
+
+def share_of(following: Pointer, nbytes: int, steps: int, passes: int, number: Value) -> Share:
+    """The share of pass `number` in the `nbytes` bytes at `following`, in whole cache lines."""
+    each = -(-nbytes // (_LINE * steps * passes)) * _LINE
+    return Share(following.at(number * (steps * each)), each)

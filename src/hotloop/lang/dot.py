@@ -7,7 +7,7 @@ plain vector arithmetic. Callers see to it that no intermediate sum overflows, a
 from hotloop.lang.math import intrinsic
 from hotloop.lang.trace import current
 from hotloop.lang.types import bool_, i8, i16, i32, u8
-from hotloop.lang.values import Value, as_value
+from hotloop.lang.values import Value, as_value, zeros
 
 
 def dot2(a: Value, b: Value) -> Value:
@@ -20,19 +20,27 @@ def dot2(a: Value, b: Value) -> Value:
         raise TypeError(f"dot2 takes u8 and i8 lanes, not {a.type} and {b.type}")
     if current().module.target.avx2 and a.type.lanes == 32:
         return intrinsic("llvm.x86.avx2.pmadd.ub.sw", i16 * 16, a, b)
-    return _add_neighbours(a.to(i16) * b.to(i16))
+    return add_neighbours(a.to(i16) * b.to(i16))
 
 
-def dot4(a: Value, b: Value) -> Value:
-    """Sums of four neighbouring products: u8 × i8 lanes → i32 lanes, a quarter as many.
+def dot4(a: Value, b: Value, total: Value | None = None) -> Value:
+    """`total` + sums of four neighbouring products: u8 × i8 lanes → i32 lanes, a quarter as many.
 
-    Every sum of two must fit an int16, as for `dot2`.
+    Where the target lacks `vnni`, every sum of two must fit an int16, as for `dot2`.
     """
-    return add_pairs(dot2(a, b))
+    a, b = a.get(), b.get()
+    if a.type.scalar != u8 or b.type.scalar != i8:
+        raise TypeError(f"dot4 takes u8 and i8 lanes, not {a.type} and {b.type}")
+    target = current().module.target
+    if (target.vnni and a.type.lanes == 32) or (target.vnni512 and a.type.lanes == 64):
+        lanes = a.type.lanes // 4
+        name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
+        return intrinsic(name, i32 * lanes, _or_zeros(total, lanes), a, b)
+    return _plus(add_pairs(dot2(a, b)), total)
 
 
-def dot4_signed(a: Value, b: Value) -> Value:
-    """Sums of four neighbouring products: i8 × i8 lanes → i32 lanes, a quarter as many.
+def dot4_signed(a: Value, b: Value, total: Value | None = None) -> Value:
+    """`total` + sums of four neighbouring products: i8 × i8 lanes → i32 lanes, a quarter as many.
 
     `b` never holds -128. On AVX2 the sign of `a` moves to `b`, which has no +128; |a| is at most
     128 as an unsigned byte, so a sum of two is at most 2 × 128 × 127 = 32,512 and fits an int16.
@@ -40,11 +48,14 @@ def dot4_signed(a: Value, b: Value) -> Value:
     a, b = a.get(), b.get()
     if a.type.scalar != i8 or b.type.scalar != i8:
         raise TypeError(f"dot4_signed takes i8 lanes, not {a.type} and {b.type}")
-    if current().module.target.avx2 and a.type.lanes == 32:
+    target = current().module.target
+    if target.avx2 and a.type.lanes == 32:
         magnitude = intrinsic("llvm.abs.v32i8", u8 * 32, a, as_value(0, bool_))
         signed = intrinsic("llvm.x86.avx2.psign.b", i8 * 32, b, a)
-        return dot4(magnitude, signed)
-    return add_pairs(_add_neighbours(a.to(i16) * b.to(i16)))
+        return dot4(magnitude, signed, total)
+    if target.dotprod:
+        return _sdot(a, b, total)
+    return _plus(add_pairs(add_neighbours(a.to(i16) * b.to(i16))), total)
 
 
 def add_pairs(value: Value) -> Value:
@@ -53,10 +64,29 @@ def add_pairs(value: Value) -> Value:
     if current().module.target.avx2 and value.type.lanes == 16:
         ones = as_value(1, value.type)
         return intrinsic("llvm.x86.avx2.pmadd.wd", i32 * 8, value, ones)
-    return _add_neighbours(value.to(i32))
+    return add_neighbours(value.to(i32))
 
 
-def _add_neighbours(value: Value) -> Value:
-    lanes = value.type.lanes
+def add_neighbours(value: Value, other: Value | None = None) -> Value:
+    """Sums of two neighbouring lanes, half as many; those of `other` after them."""
+    lanes = value.type.lanes * (1 if other is None else 2)
     even, odd = list(range(0, lanes, 2)), list(range(1, lanes, 2))
-    return value.shuffle(even) + value.shuffle(odd)
+    return value.shuffle(even, other) + value.shuffle(odd, other)
+
+
+def _plus(value: Value, total: Value | None) -> Value:
+    return value if total is None else total + value
+
+
+def _or_zeros(total: Value | None, lanes: int) -> Value:
+    return zeros(i32 * lanes) if total is None else total
+
+
+def _sdot(a: Value, b: Value, total: Value | None) -> Value:
+    """The instruction takes 16 lanes: once, or for each 16 of 32 or 64."""
+    if a.type.lanes == 16:
+        name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
+        return intrinsic(name, i32 * 4, _or_zeros(total, 4), a, b)
+    low, high = (None, None) if total is None else (total.low, total.high)
+    halves = _sdot(a.low, b.low, low), _sdot(a.high, b.high, high)
+    return halves[0].shuffle(list(range(a.type.lanes // 4)), halves[1])

@@ -18,6 +18,26 @@ class Target:
         return {"avx2", "fma", "f16c"} <= self.features
 
     @property
+    def vnni(self) -> bool:
+        """`vpdpbusd` on 256 bits: four u8 × i8 products added to a 32-bit lane, without a limit."""
+        return "avxvnni" in self.features or {"avx512vnni", "avx512vl"} <= self.features
+
+    @property
+    def vnni512(self) -> bool:
+        """The same on 512 bits, with the twice as many and twice as wide registers of AVX-512."""
+        return {"avx512f", "avx512bw", "avx512vl", "avx512vnni"} <= self.features
+
+    @property
+    def dotprod(self) -> bool:
+        """AArch64's `sdot`: four i8 × i8 products added to a 32-bit lane."""
+        return self.triple.startswith("aarch64") and "dotprod" in self.features
+
+    @property
+    def sums_four(self) -> bool:
+        """One instruction adds four 8-bit products to a 32-bit lane."""
+        return self.vnni or self.dotprod
+
+    @property
     def half(self) -> bool:
         """Instructions between float16 and float32; without them LLVM calls a library for each."""
         return "f16c" in self.features or self.triple.startswith("aarch64")
@@ -29,8 +49,18 @@ class Target:
 
 #: For compiling only, on any machine: tests look at the code.
 AARCH64 = Target("aarch64-unknown-linux-gnu", "neoverse-n1", frozenset({"neon", "fullfp16"}))
+#: The same with the 8-bit dot products of Arm v8.2.
+AARCH64_DOT = Target(AARCH64.triple, AARCH64.cpu, AARCH64.features | {"dotprod"})
 #: What every x86-64 CPU runs.
 X86_64 = Target("x86_64-unknown-linux-gnu", "x86-64", frozenset({"sse2"}))
+#: Any CPU with AVX2 and its companions, and nothing newer; then with either kind of VNNI.
+AVX2 = Target(X86_64.triple, "haswell", frozenset({"avx2", "fma", "f16c"}))
+AVX_VNNI = Target(X86_64.triple, "alderlake", AVX2.features | {"avxvnni"})
+AVX512_VNNI = Target(
+    X86_64.triple,
+    "icelake-server",
+    AVX2.features | {"avx512f", "avx512bw", "avx512vl", "avx512vnni"},
+)
 
 
 @cache
