@@ -1,15 +1,15 @@
 """partition: tile sizes that fit the machine, and never cut a head."""
 
 import pytest
-from test_pipeline import llama
 
 from hotloop.compiler import compile_graph
 from hotloop.ir.program import Kernel
 from hotloop.machine.machine import Machine
+from test_pipeline import llama
 
 
-def layer(machine: Machine) -> Kernel:
-    program = compile_graph(llama(), machine, "pipelined").program
+def layer(machine: Machine, tokens: int = 1) -> Kernel:
+    program = compile_graph(llama(tokens), machine, "pipelined").program
     return next(kernel for kernel in program.kernels if kernel.name == "layer")
 
 
@@ -29,3 +29,10 @@ def test_bigger_tiles_on_fewer_cores() -> None:
         [part.tile for stage in kernel.stages for part in stage.parts] for kernel in (few, many)
     ]
     assert all(a >= b for a, b in zip(*tiles, strict=True))
+
+
+def test_tokens_of_a_prompt_share_the_keys_they_read() -> None:
+    parts = [part for stage in layer(Machine("any", 2), 64).stages for part in stage.parts]
+    attention = next(part for part in parts if part.ops[0].name == "attention")
+    assert attention.tile == 16
+    assert 64 % attention.tile == 0  # so a tile is of one head

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hotloop.ir.ops import CHUNK
 from hotloop.kernels.approx import exp
 from hotloop.kernels.cache import LANES
-from hotloop.kernels.stream import prefetch_ahead
+from hotloop.kernels.stream import FAR, prefetch_ahead
 from hotloop.lang import (
     Pointer,
     Value,
@@ -32,6 +32,7 @@ from hotloop.lang import (
     max_lanes,
     maximum,
     minimum,
+    prefetch,
     select,
     strip,
     sum_lanes,
@@ -42,6 +43,8 @@ from hotloop.lang import (
 
 VALUES_BLOCK = 64
 """Positions whose values are read again for other queries, so from the L1 cache."""
+WEIGH_BYTES = 8
+"""Bytes of values that are asked for per weight that is computed: memory never waits for exp."""
 VECTORS = 4
 """Vectors of keys or values that are read side by side, at most."""
 
@@ -160,6 +163,10 @@ class Chunk:
             weights = exp(scores.load(i, LANES) - top)
             scores.store(weights, i)
             total += weights
+            if self.streamed:  # the loop over values begins with what its own prefetch leaves out
+                ahead = self.values.cast(u8).at((query * CHUNK + i) * WEIGH_BYTES + FAR)
+                for line in range(0, WEIGH_BYTES * LANES, 64):
+                    prefetch(ahead.at(line), locality=2)
         for i, lanes in strip(self.dim):
             out.store(zeros(f32 * lanes), i)
         out.store(top, self.dim)
