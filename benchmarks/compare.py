@@ -17,12 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-
 import comparison_table
 from comparison import ENGINES, Comparison, Workload, compare
 from first_token import FirstToken, first_tokens
 from hotloop.bench.fingerprint import fingerprint
+from hotloop.cli.console import stdout
 from hotloop.cli.files import write_text
 from hotloop.frontends.store import models_dir, resolve
 from hotloop.machine.host import available_threads
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write_text(options.json, _json(comparisons, starts, options.rounds))
     except (HotloopError, EngineError) as error:
         sys.exit(str(error))
-    console = Console(highlight=False)
+    console = stdout()
     for part in comparison_table.render(fingerprint(), comparisons, starts, options.rounds):
         console.print(part)
 

@@ -8,18 +8,6 @@ import re
 
 import numpy as np
 import pytest
-
-from hotloop.ir.types import TensorType, tensor
-from hotloop.kernels.tile import OpSpec, define
-from hotloop.lang import Module, Target
-from hotloop.lang.target import (
-    AARCH64,
-    AARCH64_DOT,
-    AVX2,
-    AVX512_VNNI,
-    AVX_VNNI,
-    host,
-)
 from jit import TARGETS, assembly, compute, from_rows
 from weights import (
     BLOCKS,
@@ -31,6 +19,18 @@ from weights import (
     packed,
     real_weight,
     set_half,
+)
+
+from hotloop.ir.types import TensorType, tensor
+from hotloop.kernels.tile import OpSpec, define
+from hotloop.lang import Module, Target
+from hotloop.lang.target import (
+    AARCH64,
+    AARCH64_DOT,
+    AVX2,
+    AVX512_VNNI,
+    AVX_VNNI,
+    host,
 )
 
 PAIRS = [("f32", name) for name in PLAIN + BLOCKS] + [("q8", name) for name in BLOCKS]

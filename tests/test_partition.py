@@ -1,11 +1,11 @@
 """partition: tile sizes that fit the machine, and never cut a head."""
 
 import pytest
+from test_pipeline import llama
 
 from hotloop.compiler import compile_graph
 from hotloop.ir.program import Kernel
 from hotloop.machine.machine import Machine
-from test_pipeline import llama
 
 
 def layer(machine: Machine, tokens: int = 1) -> Kernel:
