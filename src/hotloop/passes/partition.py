@@ -8,9 +8,10 @@ Why         A tile should hold enough weights that claiming it costs little, and
 """
 
 from dataclasses import replace
+from math import lcm
 
 from hotloop.ir.graph import Op
-from hotloop.ir.ops import OPS
+from hotloop.ir.ops import GROUP, OPS
 from hotloop.ir.program import Kernel, Part, Program, map_kernels
 from hotloop.ir.types import TensorType
 from hotloop.machine.machine import Machine
@@ -19,6 +20,10 @@ from hotloop.machine.machine import Machine
 TILES_PER_THREAD = 4
 #: … and in all, so that small teams share one size, and the code that is compiled for it.
 TILES = 16
+#: A prompt reads its weights once for all its tokens, so that a tile is much work whatever its
+#: bytes: rows come in pairs of groups, as wide vectors take them, and not more than pay.
+PROMPT_ROWS = 2 * GROUP
+MOST_PROMPT_ROWS = 128
 #: Tokens of a prompt whose attention is one tile: they share the keys and values that they read.
 PROMPT_TOKENS = 16
 
@@ -51,8 +56,17 @@ def _rows(kernel: Kernel, part: Part, machine: Machine) -> int:
         return max(grain, 256 // grain * grain)
     rows = _feature_rows(kernel.types, part.ops[0])
     even = rows // max(TILES, machine.cores * TILES_PER_THREAD)
-    wanted = min(machine.tile_bytes // bytes_per_row, even)
+    if _tokens(kernel.types, part.ops[0]) > 1:
+        grain = lcm(grain, PROMPT_ROWS)
+        wanted = min(MOST_PROMPT_ROWS, even)
+    else:
+        wanted = min(machine.tile_bytes // bytes_per_row, even)
     return max(grain, wanted // grain * grain)
+
+
+def _tokens(types: dict[str, TensorType], op: Op) -> int:
+    """How many tokens the op computes at once."""
+    return op.result.type.shape[0] if op.result else types[op.operands[1]].shape[0]
 
 
 def _weight_bytes(types: dict[str, TensorType], op: Op) -> int:
