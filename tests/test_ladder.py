@@ -85,3 +85,16 @@ def test_portable_code_gives_the_same_bits(tiny: Path, monkeypatch: pytest.Monke
             tokens = generate(model, PROMPT, 12, **SAMPLED)
             found.append((model.logits(PROMPT).tobytes(), tokens))
     assert found[0] == found[1]
+
+
+def test_short_prompts_are_read_by_decode_steps_with_the_same_bits(tiny: Path) -> None:
+    """A short prompt compiles nothing; once a long one has, short ones are read in blocks, too."""
+    with load(tiny, 2, context=128) as model:
+        steps = generate(model, PROMPT, 12)
+        last = model._session.decode.view("logits").tobytes()
+        assert not model._session._reads_blocks
+        generate(model, [token % 131 for token in range(3, 103, 2)], 1)
+        assert model._session._reads_blocks
+        model._session.forget()
+        assert generate(model, PROMPT, 12) == steps
+        assert model._session.decode.view("logits").tobytes() == last

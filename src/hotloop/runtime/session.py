@@ -20,6 +20,9 @@ from hotloop.util.errors import ContextError, UsageError
 
 #: `finish` in the control block → what people call it.
 FINISH_REASONS = {0: "running", 1: "length", 2: "stop", 3: "cancelled"}
+#: A prompt of so many tokens is not worth a program of its own, which takes a second to compile:
+#: decode steps read it, and leave the same bits.
+SHORT_PROMPT = 32
 #: How often Python looks for new tokens. A launch needs every core; looking costs it one.
 POLL_SECONDS = 0.001
 
@@ -48,6 +51,7 @@ class Session:
         self._block = block
         self._ring: NDArray[np.generic] = state.view("ring")
         self._control: NDArray[np.generic] = state.view("control")
+        self._reads_blocks = False  # whether the prompt program has been made
         self._cached: list[int] = []  # tokens whose keys and values are in the cache
         self._launch: threading.Event | None = None  # set when the streaming launch has ended
 
@@ -70,12 +74,18 @@ class Session:
         inner = list(ids[:-1])
         at = _common(self._cached, inner)
         self._cached = inner[:at]
-        for start in range(at, len(inner), self._block):
-            self._read_block(inner[start : start + self._block], start)
+        if len(inner) - at <= SHORT_PROMPT and not self._reads_blocks:
+            for position in range(at, len(inner)):
+                self._one_step(position, inner[position])
+                self.decode.run()
+            self._cached = inner
+        else:
+            for start in range(at, len(inner), self._block):
+                self._read_block(inner[start : start + self._block], start)
         self._ring[: len(ids)] = ids
 
     def _read_block(self, tokens: list[int], start: int) -> None:
-        program = self._prompt()
+        program, self._reads_blocks = self._prompt(), True
         program.view("token")[: len(tokens)] = tokens
         program.view("pos")[0] = start
         started = time.perf_counter()
