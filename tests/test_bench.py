@@ -59,7 +59,7 @@ def test_numbers_agree_with_each_other(values: dict[str, Any]) -> None:
         assert rung["share"] == pytest.approx(rung["gbps"] / values["read_gbps"])
         low, high = rung["ms_range"]
         assert low <= rung["ms"] <= high
-    assert values["rungs"]["ops"]["launches"] == 57
+    assert values["rungs"]["ops"]["launches"] == 60
     assert values["rungs"]["looped"]["launches"] == 1
     assert values["rungs"]["tokens"]["launches"] == 1 / 4
 
