@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from hotloop import Model, load
+from hotloop.cli.diff import TOLERANCE
 from hotloop.compiler import SCHEDULES
 from hotloop.ir import interp
 from hotloop.ir.ops import OPS
-from hotloop.report.diff import TOLERANCE, compare
+from hotloop.report.diff import compare
 from hotloop.report.explain import Explanation, explain
 from hotloop.report.explain_text import size
 

@@ -21,9 +21,6 @@ from hotloop.runtime.sampling import Sampling
 
 Array = NDArray[Any]
 
-TOLERANCE = 1e-4
-"""Of the largest value of a tensor: float32 sums in another order stay a hundred times below."""
-
 
 class Traced(Protocol):
     """What `compare` asks of a model (`hotloop.api.Model` with the schedule ops is one)."""
