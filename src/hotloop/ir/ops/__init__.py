@@ -1,0 +1,59 @@
+"""The ops: signature, meaning in NumPy, and how each may be cut into tiles.
+
+T is the number of tokens of a step. `pos` is the position of the first of them, so row t is at
+position pos + t. Meanings compute in float32 and are the oracle of the compiled kernels.
+
+An op's result is computed in *tiles* of rows. What a row is, and which part of each operand a tile
+needs, is what the pipeline pass asks before it lets two ops share a stage:
+
+- `features`: a row is an element of the last dimension, for all T tokens (linear, add, …);
+- `heads`: a row is one (key-value head, token) pair (attention);
+- `shares`: a row is an equal share of the work that the position asks for (attend);
+- `tokens`: a row is one token's whole vector (norms, quantise, embed);
+- `one`: the op is a single tile (sampling).
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from hotloop.ir.ops import attention, elementwise, embed, linear, norm, rope, sampling
+from hotloop.ir.ops.attention import CHUNK, SHARES, chunk_count
+from hotloop.ir.ops.base import GROUP, Array, Attrs, OpDef, OpTypeError
+from hotloop.ir.types import TensorType
+
+__all__ = ["CHUNK", "GROUP", "OPS", "Array", "OpTypeError", "infer", "row_count"]
+
+_MODULES = (embed, norm, linear, rope, attention, elementwise, sampling)
+
+OPS: Mapping[str, OpDef] = MappingProxyType(
+    {op.name: op for module in _MODULES for op in module.OPS}
+)
+
+
+def infer(name: str, operands: Sequence[TensorType], attrs: Attrs) -> TensorType | None:
+    """The result type of an op; raises `OpTypeError` with the reason where there is none."""
+    if name not in OPS:
+        raise OpTypeError(f"there is no op {name}; known: {', '.join(OPS)}")
+    op = OPS[name]
+    if set(attrs) != set(op.attrs):
+        raise OpTypeError(f"{name} takes the attributes {op.attrs}, not {tuple(attrs)}")
+    try:
+        return op.infer(operands, attrs)
+    except OpTypeError as error:
+        raise OpTypeError(f"{name}: {error}") from None
+    except (ValueError, IndexError) as error:
+        raise OpTypeError(f"{name}: wrong operands ({error})") from None
+
+
+def row_count(name: str, operands: Sequence[TensorType], result: TensorType | None) -> int:
+    """How many rows the whole op has, in the unit that its `rows` names."""
+    kind = OPS[name].rows
+    if kind == "one":
+        return 1
+    shape = (result or operands[1]).shape
+    if kind == "heads":
+        return operands[1].shape[0] * shape[0]
+    if kind == "shares":
+        kv_heads, context, _ = operands[1].shape
+        return min(SHARES, kv_heads * chunk_count(context))
+    return shape[0] if kind == "tokens" else shape[1]
