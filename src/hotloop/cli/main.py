@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import typer
 
 from hotloop import __version__
-from hotloop.cli import bench, cache, chat, diff, env, explain, ir, pull, run
+from hotloop.cli import bench, cache, chat, diff, env, explain, ir, machines, pull, run
 from hotloop.util import settings
 from hotloop.util.errors import HotloopError, OutOfMemoryError, SettingError
 
@@ -31,6 +31,7 @@ for command in (
     ir.ir,
     explain.explain,
     bench.bench,
+    machines.machines,
     diff.diff,
     env.env,
 ):

@@ -73,3 +73,9 @@ class CacheError(HotloopError):
     """The cache folder cannot be read or written."""
 
     exit_code = 11
+
+
+class MachineError(HotloopError):
+    """A machine's description that is incomplete or not what it should be."""
+
+    exit_code = 12
