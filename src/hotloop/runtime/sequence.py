@@ -1,0 +1,114 @@
+"""A sequence: one request's tokens on their way through the engine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.runtime.pages import PageTable
+from hotloop.runtime.sampling import Sampling
+from hotloop.util.errors import HotloopError
+
+
+class Finish(Enum):
+    """Why a sequence ended, in the words of OpenAI's API where it has one."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class ConstraintError(HotloopError):
+    """A grammar that cannot go on, or takes more than it may."""
+
+
+class Constraint(Protocol):
+    """A grammar that the output has to follow. It belongs to one sequence."""
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """bool [vocab]: the tokens that may come next; at least one.
+
+        Raises `ConstraintError` where the grammar cannot go on.
+        """
+
+    def accept(self, token: int) -> None:
+        """Go on with `token`, which was allowed."""
+
+
+@dataclass(frozen=True)
+class TopLogprobs:
+    """Natural logarithms of probabilities at one position, before sampling changes any.
+
+    `tokens` are the likeliest ones, the likeliest first, and `logprobs` theirs; `chosen` is the
+    logarithm of the token that was taken.
+    """
+
+    chosen: float
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a launch added to a sequence.
+
+    `finish` is None until the last one; `cached`, how many tokens of the prompt the prefix cache
+    held, is known in every one; `error` says what went wrong, for `Finish.ERROR`.
+    """
+
+    tokens: list[int]
+    cached: int
+    logprobs: list[TopLogprobs] = field(default_factory=list)
+    finish: Finish | None = None
+    error: str = ""
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A prompt and how to continue it; then also how far it has got.
+
+    `tokens` holds the prompt, then the output. `limit` is how many tokens it may have in all.
+    `bias` (float32 [vocab], or None) is added to the logits; -inf forbids a token. `logprobs` asks
+    for so many likeliest tokens at each position (None: for nothing). `sink` takes each output, on
+    the engine's thread, and must not wait.
+    """
+
+    tokens: list[int]
+    limit: int
+    sampling: Sampling
+    sink: Callable[[Output], None]
+    bias: NDArray[np.float32] | None = None
+    constraint: Constraint | None = None
+    logprobs: int | None = None
+
+    # How far it has got: kept by the scheduler.
+    table: PageTable | None = None
+    """Its pages; None while it waits."""
+    computed: int = 0
+    """Tokens whose keys and values are in the pages."""
+    cached: int = 0
+    """Tokens of the prompt that were found in the prefix cache when it first started."""
+
+    def __post_init__(self) -> None:
+        self.prompt = len(self.tokens)
+
+    @property
+    def single(self) -> bool:
+        """Whether Python has a say between its tokens, so that a launch makes one at a time."""
+        return self.constraint is not None or self.logprobs is not None
+
+    @property
+    def reads(self) -> bool:
+        """Whether tokens before the last are still to be read."""
+        return self.computed < len(self.tokens) - 1
+
+    @property
+    def finish(self) -> Finish | None:
+        """Whether, and why, its last token was its last."""
+        if len(self.tokens) > self.prompt and self.tokens[-1] in self.sampling.stop_ids:
+            return Finish.STOP
+        return Finish.LENGTH if len(self.tokens) >= self.limit else None

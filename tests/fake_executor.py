@@ -1,0 +1,102 @@
+"""An executor whose model is a hash of what its cache holds, so that a wrong page is a wrong token.
+
+Each position of each page holds the token that was put there. Decoding reads the whole sequence
+back through the page table, and fails where it is not what the row says.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.runtime.executor import Deliver, Row
+
+NOTHING = -1
+
+
+def next_token(tokens: Sequence[int], vocab: int) -> int:
+    """What the fake model says after `tokens`."""
+    return zlib.crc32(np.asarray(tokens, np.int32).tobytes()) % vocab
+
+
+def continuation(
+    prompt: Sequence[int], count: int, vocab: int, stop_ids: Sequence[int] = ()
+) -> list[int]:
+    """The tokens that follow `prompt` where nobody disturbs."""
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + count:
+        tokens.append(next_token(tokens, vocab))
+        if tokens[-1] in stop_ids:
+            break
+    return tokens[len(prompt) :]
+
+
+class FakeExecutor:
+    """See the module's text. `calls` notes what was asked for, as short texts."""
+
+    def __init__(
+        self, pages: int = 16, page: int = 4, rows: int = 3, block: int = 8, vocab: int = 97
+    ) -> None:
+        self.page, self.pages, self.rows, self.block = page, pages, rows, block
+        self.vocab = vocab
+        self.memory = np.full((pages, page), NOTHING)
+        self.calls: list[str] = []
+        self._logits: list[NDArray[np.float32]] = []
+
+    def prefill(self, tokens: Sequence[int], position: int, table: Sequence[int]) -> None:
+        assert 0 < len(tokens) <= self.block
+        self.calls.append(f"prefill {len(tokens)}")
+        self._check(table, position)
+        for at, token in enumerate(tokens, position):
+            self._write(table, at, token)
+
+    def decode(self, rows: Sequence[Row], steps: int, deliver: Deliver) -> None:
+        assert 0 < len(rows) <= self.rows
+        assert steps > 0
+        self.calls.append(f"decode {len(rows)} x {steps}")
+        sequences = [list(row.tokens) for row in rows]
+        for _ in range(steps):
+            new = []
+            for row, tokens in zip(rows, sequences, strict=True):
+                assert len(tokens) < row.limit
+                self._write(row.table, len(tokens) - 1, tokens[-1])
+                assert self._read(row.table, len(tokens)) == tokens
+                new.append(self._sample(row, tokens))
+            for tokens, token in zip(sequences, new, strict=True):
+                tokens.append(token)
+            ended = any(
+                tokens[-1] in row.sampling.stop_ids or len(tokens) >= row.limit
+                for row, tokens in zip(rows, sequences, strict=True)
+            )
+            self._logits = [self._row_logits(tokens[:-1]) for tokens in sequences]
+            if not deliver([[token] for token in new]) or ended:
+                return
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        return self._logits[row]
+
+    def copy_page(self, source: int, target: int) -> None:
+        self.calls.append("copy")
+        self.memory[target] = self.memory[source]
+
+    def _row_logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        logits = np.zeros(self.vocab, np.float32)
+        logits[next_token(tokens, self.vocab)] = 3
+        return logits
+
+    def _sample(self, row: Row, tokens: list[int]) -> int:
+        if row.bias is None:
+            return next_token(tokens, self.vocab)
+        return int((self._row_logits(tokens) + row.bias).argmax())
+
+    def _check(self, table: Sequence[int], positions: int) -> None:
+        assert NOTHING not in self._read(table, positions)
+
+    def _read(self, table: Sequence[int], positions: int) -> list[int]:
+        return self.memory[list(table)].reshape(-1)[:positions].tolist()
+
+    def _write(self, table: Sequence[int], position: int, token: int) -> None:
+        self.memory[table[position // self.page], position % self.page] = token

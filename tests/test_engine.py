@@ -1,0 +1,228 @@
+"""The engine on a fake executor: many threads ask, one works, and everybody gets an answer."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from fake_executor import FakeExecutor, continuation
+from numpy.typing import NDArray
+
+from hotloop.runtime.engine import ClosedError, Engine, QueueFullError, top_logprobs
+from hotloop.runtime.executor import Deliver, Row
+from hotloop.runtime.sampling import Sampling
+from hotloop.runtime.sequence import ConstraintError, Finish, Output, Sequence
+from hotloop.util.errors import ContextError
+
+VOCAB = 97
+PATIENCE = 20.0
+
+
+class Client:
+    """A sequence and what its sink has been told."""
+
+    def __init__(self, prompt: list[int], more: int = 5, sampling: Sampling | None = None) -> None:
+        self.outputs: list[Output] = []
+        self.ended = threading.Event()
+        limit = len(prompt) + more
+        self.sequence = Sequence(prompt, limit, sampling or Sampling(), self._take)
+
+    def _take(self, output: Output) -> None:
+        assert not self.ended.is_set()
+        self.outputs.append(output)
+        if output.finish is not None:
+            self.ended.set()
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for output in self.outputs for token in output.tokens]
+
+    @property
+    def finish(self) -> Finish | None:
+        return self.outputs[-1].finish
+
+    def wait(self) -> Client:
+        assert self.ended.wait(PATIENCE)
+        return self
+
+
+class SlowExecutor(FakeExecutor):
+    """One whose launches take a while, so that there is something to interrupt."""
+
+    def decode(self, rows: list[Row], steps: int, deliver: Deliver) -> None:
+        def slowly(new: list[list[int]]) -> bool:
+            time.sleep(0.002)
+            return deliver(new)
+
+        super().decode(rows, steps, slowly)
+
+
+@pytest.fixture
+def executor() -> FakeExecutor:
+    return FakeExecutor(vocab=VOCAB)
+
+
+@pytest.fixture
+def engine(executor: FakeExecutor) -> Iterator[Engine]:
+    engine = Engine(executor, queue=100)
+    engine.start()
+    yield engine
+    engine.close()
+
+
+def run(engine: Engine, *clients: Client) -> None:
+    engine.submit([client.sequence for client in clients])
+    for client in clients:
+        client.wait()
+
+
+def test_everybody_gets_what_they_would_get_alone(engine: Engine) -> None:
+    draw = random.Random(1)
+    clients = [
+        Client([draw.randrange(3) for _ in range(draw.randint(1, 20))], draw.randint(1, 20))
+        for _ in range(40)
+    ]
+    run(engine, *clients)
+    for client in clients:
+        prompt = client.sequence.tokens[: client.sequence.prompt]
+        more = client.sequence.limit - client.sequence.prompt
+        assert client.tokens == continuation(prompt, more, VOCAB)
+        assert client.finish is Finish.LENGTH
+    load = engine.load()
+    assert (load.running, load.waiting, load.pages_free) == (0, 0, load.pages)
+    assert load.output_tokens == sum(len(client.tokens) for client in clients)
+    assert load.cached_tokens > 0
+
+
+def test_a_stop_token_ends_it_and_is_the_last(engine: Engine) -> None:
+    stop = continuation([1, 2, 3], 5, VOCAB)[2]
+    client = Client([1, 2, 3], sampling=Sampling(stop_ids=(stop,)))
+    run(engine, client)
+    assert client.tokens == continuation([1, 2, 3], 5, VOCAB, (stop,))
+    assert client.finish is Finish.STOP
+
+
+def test_cancelling_ends_at_the_next_token_and_frees_all(engine: Engine) -> None:
+    engine.executor = SlowExecutor(vocab=VOCAB)
+    clients = [Client([at, 2, 3], more=50) for at in range(3)]
+    waiting = Client([9, 9], more=50)
+    engine.submit([client.sequence for client in (*clients, waiting)])
+    while not all(client.tokens for client in clients):
+        time.sleep(0.001)
+    engine.cancel([client.sequence for client in (*clients, waiting)])
+    for client in (*clients, waiting):
+        assert client.wait().finish is Finish.CANCELLED
+        assert len(client.tokens) < 50
+    assert engine.load().pages_free == engine.load().pages
+    engine.cancel([clients[0].sequence])  # once more is nothing
+    run(engine, Client([1]))
+
+
+def test_requests_join_a_launch_that_runs(engine: Engine) -> None:
+    engine.executor = SlowExecutor(vocab=VOCAB, pages=16)
+    first = Client([1], more=50)
+    engine.submit([first.sequence])
+    while not first.tokens:
+        time.sleep(0.001)
+    second = Client([2], more=2)
+    run(engine, second)
+    assert not first.ended.is_set()
+    first.wait()
+
+
+def test_what_never_fits_and_what_is_too_much_is_refused(executor: FakeExecutor) -> None:
+    engine = Engine(executor, queue=2)  # not started: all wait
+    with pytest.raises(ContextError, match="65 tokens do not fit in the KV cache, which holds 64"):
+        engine.submit([Client([1] * 60).sequence])
+    engine.submit([Client([1]).sequence for _ in range(4)])
+    with pytest.raises(QueueFullError, match="1 requests are waiting and 2 may"):
+        engine.submit([Client([1]).sequence, Client([1]).sequence])
+    engine.submit([Client([1]).sequence])
+    engine.close()
+    with pytest.raises(ClosedError, match="shutting down"):
+        engine.submit([Client([1]).sequence])
+
+
+def test_closing_waits_for_a_while_and_then_cancels() -> None:
+    engine = Engine(SlowExecutor(pages=100, vocab=VOCAB), queue=0)
+    engine.start()
+    short, long = Client([1], more=5), Client([2], more=300)
+    engine.submit([short.sequence, long.sequence])
+    engine.close(grace=0.1)
+    assert short.wait().finish is Finish.LENGTH
+    assert long.wait().finish is Finish.CANCELLED
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_when_the_executor_fails_everybody_is_told() -> None:
+    class Broken(FakeExecutor):
+        def decode(self, *_: object) -> None:
+            raise RuntimeError("a fire in the machine room")
+
+    engine = Engine(Broken(), queue=10)
+    clients = [Client([1, at]) for at in range(5)]
+    engine.submit([client.sequence for client in clients])
+    engine.start()
+    for client in clients:
+        assert client.wait().finish is Finish.ERROR
+        assert client.outputs[-1].error == "the engine has failed: a fire in the machine room"
+    with pytest.raises(ClosedError, match="a fire"):
+        engine.submit([Client([1]).sequence])
+    engine.close()
+
+
+class Only:
+    """A grammar: these tokens in this order, then the end."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.left = tokens
+
+    def allowed(self) -> NDArray[np.bool_]:
+        if self.left[0] < 0:
+            raise ConstraintError("the grammar is too complex.")
+        allowed = np.zeros(VOCAB, bool)
+        allowed[self.left[0]] = True
+        return allowed
+
+    def accept(self, token: int) -> None:
+        assert token == self.left.pop(0)
+
+
+def test_grammars_decide(engine: Engine) -> None:
+    clients = [Client([1, 2], 4), Client([1, 2], 4), Client([3], 4)]
+    clients[0].sequence.constraint = Only([9, 8, 7, 6])
+    clients[1].sequence.constraint = Only([9, -1])
+    run(engine, *clients)
+    assert clients[0].tokens == [9, 8, 7, 6]
+    assert clients[1].tokens == [9]
+    assert clients[1].outputs[-1].error == "the grammar is too complex."
+    assert clients[2].tokens == continuation([3], 4, VOCAB)
+    assert engine.load().pages_free == engine.load().pages
+
+
+def test_logprobs_are_of_the_model(engine: Engine) -> None:
+    client = Client([1, 2], 3)
+    client.sequence.logprobs = 2
+    client.sequence.bias = np.full(VOCAB, -np.inf, np.float32)
+    client.sequence.bias[50] = 0
+    run(engine, client)
+    assert client.tokens == [50, 50, 50]
+    found = [logprobs for output in client.outputs for logprobs in output.logprobs]
+    likely = continuation([1, 2], 1, VOCAB)[0]
+    assert found[0].tokens == (likely, 0 if likely else 1)
+    assert found[0].chosen == found[0].logprobs[1]
+
+
+def test_top_logprobs() -> None:
+    logits = np.array([1, 3, 3, -np.inf, 2], np.float32)
+    found = top_logprobs(logits, 4, 3)
+    assert found.tokens == (1, 2, 4)
+    assert found.chosen == found.logprobs[2]
+    total = np.exp(top_logprobs(logits, 0, 5).logprobs).sum()
+    assert total == pytest.approx(1)
+    assert top_logprobs(logits, 3, 0).chosen == -np.inf
+    assert top_logprobs(logits, 3, 0).tokens == ()
