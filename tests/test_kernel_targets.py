@@ -19,6 +19,9 @@ ONE = tensor("f32", 1, 96)
 POS, RING, CONTROL = tensor("i32", 1), tensor("i32", 64), tensor("control", 1)
 HALF, FULL = tensor("f16", 2, 64, 48), tensor("f32", 2, 64, 48)
 HEADS = {"heads": 2, "scale": 0.25}
+ROUTE = {"group_best": 1, "groups": 1, "scoring": "softmax", "top": 2, "top_groups": 1}
+WEIGH = {"normalise": 0, "scale": 2.5}
+EXPERTS = tensor("f16", 8, 40, 96)
 OPERANDS: list[tuple[str, tuple[TensorType, ...], dict]] = [
     ("embed", (tensor("i32", 4), tensor("q4_1", 131, 96)), {}),
     ("rms_norm", (X, tensor("f32", 96)), {"eps": 1e-5}),
@@ -35,6 +38,13 @@ OPERANDS: list[tuple[str, tuple[TensorType, ...], dict]] = [
     ("attend", (ONE, HALF, HALF, POS), HEADS),
     ("attend", (ONE, FULL, FULL, POS), HEADS),
     ("combine", (tensor("f32", 1, 2 * 3 * 50), POS), {"heads": 2, "head_dim": 48}),
+    ("route", (X,), ROUTE),
+    ("route", (X, tensor("f32", 96)), ROUTE | {"scoring": "sigmoid", "groups": 8}),
+    ("route_weights", (X, tensor("i32", 4, 2)), WEIGH | {"scoring": "softmax"}),
+    ("route_weights", (X, tensor("i32", 4, 2)), WEIGH | {"scoring": "sigmoid"}),
+    ("expert_linear", (Q8, tensor("q4_1", 8, 40, 96), tensor("i32", 4, 2)), {}),
+    ("expert_linear", (X, EXPERTS, tensor("i32", 4, 2), tensor("f32", 8, 40)), {}),
+    ("expert_mix", (Q8, tensor("q8_0", 8, 40, 32), tensor("i32", 4, 3), tensor("f32", 4, 3)), {}),
     ("swiglu", (X, X), {}),
     ("add", (X, X), {}),
     ("sample", (tensor("f32", 1, 1000), RING, POS, CONTROL), {}),

@@ -69,11 +69,59 @@ class GraphBuilder:
 
     def linear(self, x: str, weight: str, to: str) -> str:
         """x · weightᵀ, with x rounded to 8 bit first where the weight is quantised."""
-        if self.activations == "q8" and self.types[weight].format.quantised:
-            if x not in self._rounded:
-                self._rounded[x] = self.op("quantise", x, to=f"{x.removeprefix(self._scope)}.q8")
-            x = self._rounded[x]
-        return self.op("linear", x, weight, to=to)
+        return self.op("linear", self._input_of(weight, x), weight, to=to)
+
+    def _input_of(self, weight: str, x: str) -> str:
+        """`x` as a product with the weight takes it."""
+        if self.activations != "q8" or not self.types[weight].format.quantised:
+            return x
+        if x not in self._rounded:
+            self._rounded[x] = self.op("quantise", x, to=f"{x.removeprefix(self._scope)}.q8")
+        return self._rounded[x]
+
+    def route(
+        self,
+        logits: str,
+        top: int,
+        *bias: str,
+        scoring: str = "softmax",
+        groups: int = 1,
+        top_groups: int = 1,
+        group_best: int = 1,
+        normalise: bool = True,
+        scale: float = 1.0,
+    ) -> tuple[str, str]:
+        """The experts of a token's `top` slots, and their weights: ops `route`, `route_weights`."""
+        ids = self.op(
+            "route",
+            logits,
+            *bias,
+            to="experts",
+            top=top,
+            scoring=scoring,
+            groups=groups,
+            top_groups=top_groups,
+            group_best=group_best,
+        )
+        weights = self.op(
+            "route_weights",
+            logits,
+            ids,
+            to="experts.weights",
+            scoring=scoring,
+            normalise=int(normalise),
+            scale=scale,
+        )
+        return ids, weights
+
+    def expert_linear(self, x: str, weight: str, ids: str, *bias: str, to: str) -> str:
+        """x times the rows of each slot's expert, x rounded to 8 bit as for `linear`."""
+        return self.op("expert_linear", self._input_of(weight, x), weight, ids, *bias, to=to)
+
+    def expert_mix(self, x: str, weight: str, ids: str, weights: str, *bias: str, to: str) -> str:
+        """The weighted sum over slots of x's parts times their experts' rows."""
+        x = self._input_of(weight, x)
+        return self.op("expert_mix", x, weight, ids, weights, *bias, to=to)
 
     def _fresh(self, name: str) -> str:
         full, n = self._scope + name, 1

@@ -7,10 +7,12 @@ from hotloop.kernels import (
     elementwise,
     embed,
     emit,
+    experts,
     linear,
     norm,
     quantise,
     rope,
+    route,
     sampling,
 )
 
@@ -21,9 +23,11 @@ __all__ = [
     "elementwise",
     "embed",
     "emit",
+    "experts",
     "linear",
     "norm",
     "quantise",
     "rope",
+    "route",
     "sampling",
 ]

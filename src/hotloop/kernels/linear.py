@@ -45,6 +45,15 @@ def _block_sizes(x: TensorType, weight: TensorType) -> tuple[int, ...]:
     return (2, 1)
 
 
+def dot_rows(x: TensorType, weight: TensorType, group: Pointer, record: Pointer) -> Value:
+    """Eight rows of `weight` [N, K], packed at `group`, with one token's activation [K]."""
+    if not weight.format.quantised:
+        return dot_plain(weight, group, [record])[0]
+    if x.format.name != "q8":
+        return dot_blocks_f32(weight, group, [record])[0]
+    return dot_blocks_q8(weight, [group], [Token(record)], ahead=None)[0]
+
+
 def _all_tokens(tile: Tile, sizes: list[int]) -> None:
     """In blocks of the largest of `sizes` that the number of tokens allows; the last size is 1."""
     size, *smaller = sizes
@@ -92,12 +101,12 @@ def _dots(tile: Tile, groups: list[Pointer], tokens: list[Value], number: Value)
     """The dot products of the rows of `groups` with block number `number` of the tokens."""
     x, weight = tile.spec.operands
     records = [_record(tile, token) for token in tokens]
+    if len(tokens) == 1:
+        return [dot_rows(x, weight, groups[0], records[0])]
     if not weight.format.quantised:
         return dot_plain(weight, groups[0], records)
     if x.format.name != "q8":
         return dot_blocks_f32(weight, groups[0], records)
-    if len(tokens) == 1:
-        return dot_blocks_q8(weight, groups, [Token(records[0])], ahead=None)
     nbytes = len(groups) * group_bytes(weight)
     steps, passes = x.shape[1] // BLOCK, -(-x.shape[0] // len(tokens))
     ahead = share_of(groups[0].at(nbytes), nbytes, steps, passes, number)

@@ -18,6 +18,7 @@ aligned to 32 bytes, and a vector that crosses a cache line costs two reads.
 
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,15 @@ def block_layout(type: TensorType) -> BlockLayout:
     return BlockLayout(
         blocks, vectors, scales, minima if has_minima else None, end, round_up(end, 32)
     )
+
+
+def matrix(type: TensorType) -> TensorType:
+    """A weight as the matrix that is packed: experts [E, N, K], N a multiple of eight, as [E·N, K].
+
+    So no group has rows of two experts.
+    """
+    *rows, columns = type.shape
+    return TensorType(type.format, (prod(rows), columns))
 
 
 def group_bytes(type: TensorType) -> int:

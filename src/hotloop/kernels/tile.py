@@ -12,7 +12,7 @@ change a bit.
 
 Layouts in memory (all buffers 64-byte aligned, rows padded so that vectors may run over):
 
-    f32[T,N]      rows of round_up(N, 16) floats
+    f32|i32[T,N]  rows of round_up(N, 16) elements
     q8[T,K]       per token K int8, then K/32 f32 scales, then K/32 f32 scale × (sum of the int8s);
                   each token's record is padded to 64 bytes
     weights       packed by `hotloop.kernels.pack`
@@ -91,7 +91,7 @@ def round_up(n: int, multiple: int) -> int:
 
 
 def row_stride(width: int) -> int:
-    """Floats from one row of an f32 activation to the next."""
+    """Elements from one row of an f32 or i32 activation to the next."""
     return round_up(width, 16)
 
 
@@ -104,7 +104,7 @@ def buffer_bytes(type: TensorType) -> int:
     """Bytes of a value in memory (not of a packed weight: `hotloop.kernels.pack` knows those)."""
     if type.format.name == "q8":
         return type.shape[0] * q8_stride(type.shape[1])
-    if type.format.name == "f32" and len(type.shape) == 2:
+    if type.format.name in ("f32", "i32") and len(type.shape) == 2:
         return type.shape[0] * row_stride(type.shape[1]) * 4
     return round_up(type.nbytes, 64)
 

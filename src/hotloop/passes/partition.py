@@ -8,7 +8,7 @@ Why         A tile should hold enough weights that claiming it costs little, and
 """
 
 from dataclasses import replace
-from math import lcm
+from math import lcm, prod
 
 from hotloop.ir.graph import Op
 from hotloop.ir.ops import GROUP, OPS
@@ -70,11 +70,11 @@ def _tokens(types: dict[str, TensorType], op: Op) -> int:
 
 
 def _weight_bytes(types: dict[str, TensorType], op: Op) -> int:
-    """Bytes of weight that one row of the op reads."""
-    if op.name != "linear":
+    """Bytes of weight that one row of the op reads, of one expert where there are several."""
+    if op.name not in ("linear", "expert_linear", "expert_mix"):
         return 0
     weight = types[op.operands[1]]
-    return weight.nbytes // weight.shape[0]
+    return weight.nbytes // prod(weight.shape[:-1])
 
 
 def _feature_rows(types: dict[str, TensorType], op: Op) -> int:

@@ -17,7 +17,8 @@ Why         A thread that has computed a tile can go on with that tile: no synch
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 from math import lcm
 
 from hotloop.ir.graph import Op
@@ -25,12 +26,15 @@ from hotloop.ir.ops import OPS
 from hotloop.ir.program import ENTRY, Kernel, Part, Program, Stage, map_kernels
 from hotloop.util.remarks import Remark
 
+#: What costs a thread less for a token than waiting for another that computes it.
+_CHEAP = ("rms_norm", "quantise", "combine", "route", "route_weights")
+
 
 def pipeline(program: Program) -> tuple[Program, list[Remark]]:
     remarks: list[Remark] = []
 
     def change(kernel: Kernel) -> Kernel:
-        stages = _edges(kernel, _merge(kernel))
+        stages = _edges(kernel, _distinct(kernel, _merge(kernel)))
         text = f"{len(kernel.stages)} stages became {len(stages)}"
         remarks.append(Remark("pipeline", "did", f"@{kernel.name}", text))
         return Kernel.of(kernel.name, kernel.params, kernel.results, stages)
@@ -87,7 +91,7 @@ def _merge(kernel: Kernel) -> list[_Draft]:
 
 def _is_private(kernel: Kernel, op: Op) -> bool:
     """Cheap, needed as a whole by every tile that follows, and of no use outside the kernel."""
-    if op.name not in ("rms_norm", "quantise", "combine") or op.result is None:
+    if op.name not in _CHEAP or op.result is None:
         return False
     return op.result.type.shape[0] == 1 and op.result.name not in kernel.results
 
@@ -144,6 +148,29 @@ def _compute_each(draft: _Draft, op: Op, private: dict[str, Op]) -> None:
         if name in private and private[name] not in draft.each:
             _compute_each(draft, private[name], private)
             draft.each.append(private[name])
+
+
+def _distinct(kernel: Kernel, drafts: list[_Draft]) -> list[_Draft]:
+    """Each stage names what it computes again: threads keep nothing from one stage to the next."""
+    taken: set[str] = set()
+    for draft in drafts:
+        new: dict[str, str] = {}
+        for op in draft.each:
+            assert op.result is not None
+            name = op.result.name
+            again = (f"{name}.{n}" for n in count(2))
+            used = taken | kernel.types.keys()
+            new[name] = next(n for n in again if n not in used) if name in taken else name
+            taken.add(new[name])
+        draft.each = [_renamed(op, new) for op in draft.each]
+        draft.parts = [[_renamed(op, new) for op in part] for part in draft.parts]
+    return drafts
+
+
+def _renamed(op: Op, new: dict[str, str]) -> Op:
+    operands = tuple(new.get(name, name) for name in op.operands)
+    result = op.result and replace(op.result, name=new.get(op.result.name, op.result.name))
+    return replace(op, operands=operands, result=result)
 
 
 def _edges(kernel: Kernel, drafts: Sequence[_Draft]) -> tuple[Stage, ...]:

@@ -6,7 +6,8 @@
     syncs      stages at which a thread may have to wait for others, and the join of each launch;
                the first stages of a launch start at once, and count only inside a loop over tokens
     bytes      what the file stores of every weight that a token needs: all of a matrix or a norm,
-               one row of an embedding; and the keys and values of the positions before
+               one row of an embedding, the experts that it is sent to; and the keys and values of
+               the positions before
 
 The counts are those of a decode step: one token.
 """
@@ -80,16 +81,21 @@ def traffic(program: Program) -> Traffic:
         for op in call.kernel.ops:
             for name in op.operands:
                 if outer.get(name) in weights:
-                    type = types[name]
-                    read[type.format.name] = read.get(type.format.name, 0) + weight_share(op, type)
+                    format_name, share = types[name].format.name, weight_share(op, name, types)
+                    read[format_name] = read.get(format_name, 0) + share
             if op.name in ("attend", "attention"):
                 kv += sum(_per_position(types[name]) for name in op.operands[1:3])
     return Traffic(read, kv)
 
 
-def weight_share(op: Op, type: TensorType) -> int:
-    """Bytes that one token reads of a weight: a row where the op looks one up, else all."""
-    return type.nbytes // type.shape[0] if op.name in ("embed", "rope") else type.nbytes
+def weight_share(op: Op, name: str, types: Mapping[str, TensorType]) -> int:
+    """Bytes that one token reads of a weight: a row, or its slots' experts, or all."""
+    type = types[name]
+    if op.name in ("embed", "rope"):
+        return type.nbytes // type.shape[0]
+    if op.name in ("expert_linear", "expert_mix"):
+        return type.nbytes // type.shape[0] * types[op.operands[2]].shape[1]
+    return type.nbytes
 
 
 def _per_position(cache: TensorType) -> int:

@@ -64,7 +64,7 @@ def sites(program: Program) -> list[Site]:
 def _weight_bytes(kernel: Kernel, stage: Stage, weights: set[str]) -> int:
     """As `traffic` counts them: each op reads what it needs of its weights."""
     return sum(
-        weight_share(op, kernel.types[name])
+        weight_share(op, name, kernel.types)
         for op in stage.ops
         for name in op.operands
         if name in weights

@@ -26,7 +26,7 @@ from hotloop.backends.cpu.team import Team
 from hotloop.ir.graph import Graph
 from hotloop.ir.program import Call, Program, calls
 from hotloop.ir.types import TensorType
-from hotloop.kernels.pack import pack, packed_bytes
+from hotloop.kernels.pack import matrix, pack, packed_bytes
 from hotloop.kernels.tile import row_stride
 from hotloop.lang.target import host
 from hotloop.util import settings
@@ -61,7 +61,8 @@ class Weights:
             nonlocal done
             type, data, at = graph.types[name], source(name), self.region.offsets[name]
             if name in matrices:
-                pack(data, type, self.arena.data[at : at + packed_bytes(type)])
+                packing = matrix(type)
+                pack(data, packing, self.arena.data[at : at + packed_bytes(packing)])
             else:
                 self.arena.data[at : at + type.nbytes] = data
             packed(name)

@@ -20,11 +20,13 @@ from dataclasses import dataclass, field
 from hotloop.ir.graph import Graph, Op
 from hotloop.ir.program import Call, Item, Kernel, Program, loop_types
 from hotloop.ir.types import TensorType
-from hotloop.kernels.pack import packed_bytes
+from hotloop.kernels.pack import matrix, packed_bytes
 from hotloop.kernels.tile import KERNELS, OpSpec, buffer_bytes, round_up
 from hotloop.util.errors import ProgramError
 
 ALIGN = 64
+#: Ops whose second operand is a packed weight.
+PACKED = ("linear", "embed", "expert_linear", "expert_mix")
 Scope = tuple[int, ...]
 """The loops around a name, as positions in the bodies; () for the program itself."""
 Key = tuple[Scope, str]
@@ -67,7 +69,7 @@ def op_spec(op: Op, types: dict[str, TensorType]) -> OpSpec:
 
 def packed_weights(graph: Graph) -> set[str]:
     """Weights that kernels read in the packed layout; the others are plain."""
-    return {op.operands[1] for op in graph.ops if op.name in ("linear", "embed")}
+    return {op.operands[1] for op in graph.ops if op.name in PACKED}
 
 
 def place_weights(graph: Graph) -> Region:
@@ -83,7 +85,7 @@ def place_weights(graph: Graph) -> Region:
     region = Region()
     for name in sorted(dict.fromkeys(order), key=lambda name: uses[name] == 1):
         type = graph.types[name]
-        region.add(name, packed_bytes(type) if name in packed else type.nbytes)
+        region.add(name, packed_bytes(matrix(type)) if name in packed else type.nbytes)
     return region
 
 
