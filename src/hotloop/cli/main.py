@@ -9,7 +9,19 @@ from collections.abc import Sequence
 import typer
 
 from hotloop import __version__
-from hotloop.cli import bench, cache, chat, diff, env, explain, ir, machines, pull, run
+from hotloop.cli import (
+    bench,
+    cache,
+    chat,
+    diff,
+    env,
+    explain,
+    inspect,
+    ir,
+    machines,
+    pull,
+    run,
+)
 from hotloop.util import settings
 from hotloop.util.errors import HotloopError, OutOfMemoryError, SettingError
 
@@ -30,6 +42,7 @@ for command in (
     pull.pull,
     ir.ir,
     explain.explain,
+    inspect.inspect,
     bench.bench,
     machines.machines,
     diff.diff,

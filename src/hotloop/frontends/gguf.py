@@ -17,6 +17,7 @@ it needs seconds where vocabularies are large. Here strings take one short loop,
 import mmap
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -62,19 +63,61 @@ def read_gguf(path: Path) -> ModelFile:
     Raises `ModelFileError` for a file that is missing or damaged, and `UnsupportedError` for a
     sound one in a version, byte order or tensor format that hotloop does not read.
     """
-    cursor = _Cursor(path, map_file(path))
-    tensor_count, pair_count = _read_header(cursor)
-    metadata = _read_metadata(cursor, pair_count)
-    architecture = metadata.get("general.architecture")
+    cursor, header = _open(path)
+    architecture = header.metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise cursor.damaged("it does not name its architecture (general.architecture)")
-    split = metadata.get("split.count", 0)
+    split = header.metadata.get("split.count", 0)
     if isinstance(split, int) and split > 1:
         raise UnsupportedError(
             f"{path} is one of {split} parts; join them first (llama-gguf-split --merge)."
         )
-    tensors = _read_tensors(cursor, tensor_count, _alignment(cursor, metadata))
-    return ModelFile(path, architecture, metadata, tensors)
+    return ModelFile(path, architecture, header.metadata, _tensors(cursor, header))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor as the header lists it, in a format that hotloop may not read.
+
+    `shape` is NumPy's, rows first; `offset` counts from the start of the data.
+    """
+
+    name: str
+    format: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """What stands before the data of a GGUF file; the data is `data_bytes` long."""
+
+    version: int
+    metadata: Mapping[str, object]
+    entries: tuple[Entry, ...]
+    alignment: int
+    data_bytes: int
+
+
+def read_header(path: Path) -> Header:
+    """The header of the GGUF file at `path`, whatever it holds.
+
+    Raises `ModelFileError` and `UnsupportedError` as `read_gguf` does, but for what the tensors
+    are, and where they lie.
+    """
+    return _open(path)[1]
+
+
+def _open(path: Path) -> tuple["_Cursor", Header]:
+    """The header, and the cursor behind it, where the data starts."""
+    cursor = _Cursor(path, map_file(path))
+    tensor_count, pair_count, version = _read_header(cursor)
+    metadata = _read_metadata(cursor, pair_count)
+    entries = tuple(_read_entry(cursor, index) for index in range(tensor_count))
+    alignment = _alignment(cursor, metadata)
+    cursor.at = (cursor.at + alignment - 1) // alignment * alignment
+    data_bytes = max(0, len(cursor.buffer) - cursor.at)
+    return cursor, Header(version, metadata, entries, alignment, data_bytes)
 
 
 class _Cursor:
@@ -162,8 +205,8 @@ class _Cursor:
         raise self.damaged(f"{self.reading} is an array of type number {type_number}")
 
 
-def _read_header(cursor: _Cursor) -> tuple[int, int]:
-    """Check magic and version; returns the numbers of tensors and of metadata pairs."""
+def _read_header(cursor: _Cursor) -> tuple[int, int, int]:
+    """Check magic and version; returns the numbers of tensors and metadata pairs, and version."""
     path = cursor.path
     magic = cursor.buffer[: len(MAGIC)]
     if magic != MAGIC:
@@ -186,7 +229,7 @@ def _read_header(cursor: _Cursor) -> tuple[int, int]:
     tensor_count, pair_count = cursor.u64(), cursor.u64()
     cursor.check_count(tensor_count, _SMALLEST_INFO, "tensors")
     cursor.check_count(pair_count, _SMALLEST_PAIR, "metadata entries")
-    return tensor_count, pair_count
+    return tensor_count, pair_count, version
 
 
 def _read_metadata(cursor: _Cursor, count: int) -> Mapping[str, object]:
@@ -208,19 +251,15 @@ def _alignment(cursor: _Cursor, metadata: Mapping[str, object]) -> int:
     return alignment
 
 
-def _read_tensors(cursor: _Cursor, count: int, alignment: int) -> Mapping[str, WeightData]:
+def _tensors(cursor: _Cursor, header: Header) -> Mapping[str, WeightData]:
     places: dict[str, tuple[TensorType, int]] = {}
-    for index in range(count):
-        cursor.reading = f"the entry of tensor {index}"
-        name = cursor.string()
-        if name in places:
-            raise cursor.damaged(f"it has two tensors {name!r:.80}")
-        cursor.reading = f"the entry of tensor {name!r:.80}"
-        places[name] = _tensor_type(cursor, name), cursor.u64()
+    for entry in header.entries:
+        if entry.name in places:
+            raise cursor.damaged(f"it has two tensors {entry.name!r:.80}")
+        places[entry.name] = _tensor_type(cursor, entry), entry.offset
 
-    start = (cursor.at + alignment - 1) // alignment * alignment
-    data = np.frombuffer(cursor.buffer, np.uint8)[start:]
-    _check_places(cursor, places, data.nbytes, alignment)
+    data = np.frombuffer(cursor.buffer, np.uint8)[cursor.at :]
+    _check_places(cursor, places, header)
     return MappingProxyType(
         {
             name: WeightData(name, type, data[offset : offset + type.nbytes])
@@ -229,13 +268,21 @@ def _read_tensors(cursor: _Cursor, count: int, alignment: int) -> Mapping[str, W
     )
 
 
-def _tensor_type(cursor: _Cursor, name: str) -> TensorType:
+def _read_entry(cursor: _Cursor, index: int) -> Entry:
+    cursor.reading = f"the entry of tensor {index}"
+    name = cursor.string()
+    cursor.reading = f"the entry of tensor {name!r:.80}"
     dims = cursor.u32()
     if not 1 <= dims <= MAX_DIMS:
         raise cursor.damaged(f"tensor {name!r:.80} has {dims} dimensions, not 1 to {MAX_DIMS}")
     shape = tuple(cursor.u64() for _ in range(dims))[::-1]
     number = cursor.u32()
-    type_name = GGML_TYPES[number] if number < len(GGML_TYPES) else f"type number {number}"
+    format = GGML_TYPES[number] if number < len(GGML_TYPES) else f"type number {number}"
+    return Entry(name, format, shape, cursor.u64())
+
+
+def _tensor_type(cursor: _Cursor, entry: Entry) -> TensorType:
+    name, shape, type_name = entry.name, entry.shape, entry.format
     if type_name not in SUPPORTED:
         raise UnsupportedError(
             f"{cursor.path} stores tensor {name!r:.80} as {type_name}; hotloop reads "
@@ -253,9 +300,10 @@ def _tensor_type(cursor: _Cursor, name: str) -> TensorType:
 
 
 def _check_places(
-    cursor: _Cursor, places: Mapping[str, tuple[TensorType, int]], size: int, alignment: int
+    cursor: _Cursor, places: Mapping[str, tuple[TensorType, int]], header: Header
 ) -> None:
-    """Tensors are aligned, inside the `size` bytes of data, and don't overlap."""
+    """Tensors are aligned, inside the data, and don't overlap."""
+    alignment, size = header.alignment, header.data_bytes
     end, previous = 0, ""
     for name, (type, offset) in sorted(places.items(), key=lambda item: item[1][1]):
         if offset % alignment:

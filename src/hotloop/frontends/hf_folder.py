@@ -35,7 +35,7 @@ def read_hf_folder(path: Path) -> ModelFile:
             f"{path / CONFIG} does not name its architecture (model_type); download it again."
         )
     tensors: dict[str, WeightData] = {}
-    for file in _weight_files(path):
+    for file in weight_files(path):
         for weight in _read_safetensors(file):
             if weight.name in tensors:
                 raise ModelFileError(
@@ -56,7 +56,8 @@ def read_json(path: Path) -> dict[str, object]:
     return value
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a folder: one, or the shards that its index names."""
     if (folder / WEIGHTS).exists():
         return [folder / WEIGHTS]
     if not (folder / INDEX).exists():
