@@ -12,9 +12,9 @@ def inspect(
     model: options.ModelOption = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show what a model file holds: metadata, tensors, formats, bytes per token.
+    """Show what a model file holds, and whether it runs.
 
-    Files that hotloop cannot run are shown, too, with the reason why it cannot.
+    Metadata, tensors, formats, bytes per token; also of files that hotloop cannot run.
     """
     from hotloop.frontends.store import resolve
     from hotloop.report.inspection import inspect as look
