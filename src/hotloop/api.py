@@ -356,6 +356,10 @@ class Model:
         """float32 [len(ids), vocab]: the logits after each of the tokens, as they stand."""
         return self._session.logits(self._ids(list(ids)))
 
+    def each_logits(self, ids: Sequence[int], first: int = 0) -> Iterator[NDArray[np.float32]]:
+        """float32 [vocab] after each of the tokens from index `first` on; the others go before."""
+        return self._session.each_logits(self._ids(list(ids)), first)
+
     def trace(self, ids: Sequence[int]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """Each value of the last token's step, by its name in the graph (schedule ops only)."""
         if self.schedule != "ops":
@@ -387,14 +391,19 @@ class Model:
         if wake is not None:
             _check_choice("wake", wake, WAKE)
             self._team.set_wake(wake)
-        return self._again(schedule)
+        return self._again(schedule, self._step)
+
+    def with_activations(self, activations: str) -> "Model":
+        """This model with other activations ("q8" or "f32"): the same weights and threads."""
+        _check_choice("activations", activations, ACTIVATIONS)
+        return self._again(self.schedule, replace(self._step, activations=activations))
 
     def profiled(self, tokens: int) -> "Model":
         """This model with code that notes its time stamps, and room for those of `tokens` tokens.
 
         `events` has them after a generation; `report.profile` adds them up.
         """
-        return self._again(self.schedule, profile_tokens=tokens)
+        return self._again(self.schedule, self._step, profile_tokens=tokens)
 
     def events(self) -> Events:
         """backends.cpu.profile.EVENT [threads, n]: what each thread noted in the last generation.
@@ -405,12 +414,12 @@ class Model:
             raise UsageError("this model's code has no time stamps; use model.profiled(tokens).")
         return self._decode.recorder.events()
 
-    def _again(self, schedule: str, *, profile_tokens: int = 0) -> "Model":
+    def _again(self, schedule: str, step: Step, *, profile_tokens: int = 0) -> "Model":
         return Model(
             self.path,
             self.tokenizer,
             self.decoder,
-            self._step,
+            step,
             schedule,
             self._weights,
             self._team,

@@ -15,6 +15,7 @@ from hotloop.cli import (
     chat,
     diff,
     env,
+    evaluate,
     explain,
     inspect,
     ir,
@@ -49,6 +50,7 @@ for command in (
     env.env,
 ):
     app.command(no_args_is_help=False)(command)
+app.command("eval")(evaluate.evaluate)
 app.add_typer(cache.app, name="cache")
 
 

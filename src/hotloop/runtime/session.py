@@ -164,16 +164,21 @@ class Session:
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """float32 [len(ids), vocab]: the logits after each token, each by a decode step."""
-        self.check(ids)
-        self.stop()
         out = np.empty((len(ids), self.vocab), np.float32)
-        row = self.decode.view("logits")
-        for at, token in enumerate(ids):
-            self._one_step(at, token)
-            self.decode.run()
-            out[at] = row[0]
-        self._cached = list(ids)
+        for at, row in enumerate(self.each_logits(ids)):
+            out[at] = row
         return out
+
+    def each_logits(self, ids: Sequence[int], first: int = 0) -> Iterator[NDArray[np.float32]]:
+        """float32 [vocab] after each token from index `first` on, each by a decode step."""
+        self.check(ids)
+        self.prefill(ids[: first + 1])
+        row = self.decode.view("logits")
+        for at in range(first, len(ids)):
+            self._one_step(at, ids[at])
+            self.decode.run()
+            self._cached = list(ids[: at + 1])
+            yield row[0].copy()
 
     def trace(self, ids: Sequence[int]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """Every value of the step that takes in the last token of `ids` (schedule ops only)."""
