@@ -3,6 +3,8 @@
 import toys
 from broken import broken
 
+from hotloop.ir.ops import OPS
+
 _IDLE = "kernel @idle() -> () { }\n  kernel @k("
 
 STAGES = [
@@ -145,13 +147,7 @@ VALUES = [
         "an op that is not there",
         toys.SMALL,
         ("add(", "plus("),
-        problems=[
-            (
-                "@k %s1: there is no op plus; known: embed, rms_norm, quantise, linear, rope, "
-                "store_keys, store_values, attention, attend, combine, swiglu, add, sample, emit, "
-                "advance"
-            )
-        ],
+        problems=[f"@k %s1: there is no op plus; known: {', '.join(OPS)}"],
     ),
     broken(
         "an attribute that is missing",

@@ -54,10 +54,10 @@ LOOPS = [
         ],
     ),
     broken(
-        "a stacked name twice",
-        toys.SMALL,
-        ("%w.{0..3}\n    %y", "[%w.{0..2}, %w.0]\n    %y"),
-        problems=["loop %i: stacked %w: a name occurs twice"],
+        "a state twice",
+        toys.PIPELINED,
+        ("state %keys = %blk.{0..1}.keys", "state %keys = [%blk.0.keys, %blk.0.keys]"),
+        problems=["loop %i: state %keys: a name occurs twice"],
     ),
     broken(
         "stacked weights of two types",

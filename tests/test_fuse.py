@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
+import stacks
 from hypothesis import given
 from hypothesis import strategies as st
 from mini import mini_graph
@@ -12,7 +12,7 @@ from hotloop.ir.builder import GraphBuilder
 from hotloop.ir.graph import Graph
 from hotloop.ir.text import text
 from hotloop.ir.types import tensor
-from hotloop.passes.fuse import find_run, fuse
+from hotloop.passes.fuse import Stack, find_stack, fuse
 
 
 def names(graph: Graph) -> list[str]:
@@ -50,6 +50,13 @@ def test_layers_start_where_one_value_crosses() -> None:
     assert len(program.body) == 6
 
 
+def test_layers_may_differ() -> None:
+    _, remarks = fuse(stacks.stack("ddnddn"))
+    assert remarks[0].text == (
+        "6 layers of 2 kinds, from op 0 of 46: @layer ×2, @layer.2, @layer ×2, @layer.2"
+    )
+
+
 def test_layers_of_other_shapes_are_no_run() -> None:
     g = GraphBuilder("growing")
     x = g.op("embed", g.input("token", tensor("i32", 1)), g.weight("t", tensor("f32", 8, 8)))
@@ -60,25 +67,40 @@ def test_layers_of_other_shapes_are_no_run() -> None:
 
 
 @given(
-    head=st.lists(st.integers(100, 105), max_size=3),
-    body=st.lists(st.integers(0, 5), min_size=1, max_size=6),
+    head=st.lists(st.integers(100, 105), max_size=3, unique=True),
+    body=st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True),
     count=st.integers(2, 6),
-    tail=st.lists(st.integers(200, 205), max_size=3),
+    tail=st.lists(st.integers(200, 205), max_size=3, unique=True),
 )
-def test_find_run_finds_a_planted_run(
+def test_find_stack_finds_a_planted_stack(
     head: list[int], body: list[int], count: int, tail: list[int]
 ) -> None:
-    """It covers at least what was planted, and what it gives is a repetition."""
-    letters = np.array([*head, *body * count, *tail])
-    run = find_run(letters)
-    assert run is not None
-    assert run.covered >= len(body) * count
-    found = letters[run.start : run.start + run.covered].reshape(run.count, run.period)
-    assert (found == found[0]).all()
-    slack = letters[run.start : run.start + run.covered + run.slack]
-    assert (slack[run.period :] == slack[: -run.period]).all()
+    letters = [*head, *body * count, *tail]
+    planted = Stack(len(head), len(head) + len(body) * count, len(body))
+    assert find_stack(letters, [1] * len(letters)) == planted
+
+
+@pytest.mark.parametrize(
+    ("word", "layers"),
+    [
+        ("eAFAFAFnh", "AF AF AF"),
+        ("eAFAMAMAMnh", "AF AM AM AM"),  # dense, then mixtures of experts
+        ("eAFAFBFAFAFBFnh", "AF AF BF AF AF BF"),  # every third attention is another
+        ("eLLLNLLLNnh", "L L L N L L L N"),  # attention and feed-forward in parallel
+        ("eBFAFAFnh", "BF AF AF"),  # the first attention is another
+        ("eAFAFAMnh", "AF AF AM"),  # the last feed-forward is another
+        ("eAMAFBMBFnh", "AM AF BM BF"),
+    ],
+)
+def test_find_stack_where_layers_differ(word: str, layers: str) -> None:
+    """Small letters are single ops, capitals are blocks of several."""
+    stack = find_stack(word, [1 if letter.islower() else 8 for letter in word])
+    assert stack is not None
+    found = word[stack.start : stack.end]
+    cut = [found[i : i + stack.period] for i in range(0, len(found), stack.period)]
+    assert " ".join(cut) == layers
 
 
 @pytest.mark.parametrize("letters", [[], [1], [1, 2, 3]])
-def test_no_run(letters: list[int]) -> None:
-    assert find_run(np.array(letters, np.int64)) is None
+def test_no_stack(letters: list[int]) -> None:
+    assert find_stack(letters, [1] * len(letters)) is None

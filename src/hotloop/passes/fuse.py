@@ -1,99 +1,122 @@
-"""fuse: find the layer that repeats, and make it one kernel.
+"""fuse: find the layers, and make each one kernel.
 
 Before      %x.0 = embed(…)  %a = rms_norm(%x.0, …)  …  %x.1 = add(…)  %b = rms_norm(%x.1, …)  …
 After       %x.0 = call @embed(…)  %x.1 = call @layer(%x.0, …)  %x.2 = call @layer(%x.1, …)  …
 Requires    a flat graph, in order
 Why         A call per layer costs a launch per layer instead of one per op, and makes the model a
-            run of calls of one kernel: what the loop pass looks for.
+            run of calls of few kernels: what the loop pass looks for.
 
-Nobody says where layers begin. Each op becomes a letter (name, attributes, types), and the longest
-periodic run of letters is the stack of layers. The run may often start at several ops of the
-period; it starts where the fewest values cross from one layer to the next. What comes before and
-after becomes one kernel each, but an op whose result leaves the model (a token) starts a new one.
+Nobody says where layers begin. The graph is cut wherever no more than one value crosses: before and
+after the blocks (attention, feed-forward) that add to the residual stream. Blocks with the same
+skeleton (`hotloop.ir.skeleton`) are one letter, the distance after which most letters come again is
+a layer's number of blocks, and the stack goes from the first letter that comes again after it to
+the last. So the layers of a stack need not be alike: two kinds are two kernels, and those that
+differ only in scalars and formats become one again in the pass `lift`.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import accumulate, groupby, pairwise
 
 from hotloop.ir.graph import Graph, Op
 from hotloop.ir.ops import OPS
 from hotloop.ir.outline import Group, outline
-from hotloop.ir.program import Program
+from hotloop.ir.program import Call, Item, Program
+from hotloop.ir.skeleton import op_skeleton
 from hotloop.util.remarks import Remark
 
 
 @dataclass(frozen=True)
-class Run:
-    """Ops start … start + period × count repeat with `period`; `slack` more letters match."""
+class Stack:
+    """Blocks start … end, of which `period` make a layer."""
 
     start: int
+    end: int
     period: int
-    count: int
-    slack: int
-
-    @property
-    def covered(self) -> int:
-        return self.period * self.count
 
 
 def fuse(graph: Graph) -> tuple[Program, list[Remark]]:
-    run = find_run(_letters(graph))
-    if run is None or 2 * run.covered < len(graph.ops):
+    cuts = _narrow(graph)
+    blocks = [graph.ops[start:end] for start, end in pairwise(cuts)]
+    stack = find_stack([_letter(graph, block) for block in blocks], [len(b) for b in blocks])
+    if stack is None or 2 * (cuts[stack.end] - cuts[stack.start]) < len(graph.ops):
         groups = _split("model", graph.ops)
-        text = "no run of ops repeats over half of the graph; nothing to loop over"
+        text = "no blocks of ops repeat over half of the graph; nothing to loop over"
         return outline(graph, groups), [Remark("fuse", "missed", graph.name, text)]
-    start = min(
-        range(run.start, run.start + run.slack + 1),
-        key=lambda at: (_crossing(graph, at, run.period), at),
-    )
-    end = start + run.covered
-    layers: list[Group] = [
-        ("layer", graph.ops[at : at + run.period]) for at in range(start, end, run.period)
+    bounds = [cuts[block] for block in range(stack.start, stack.end + 1, stack.period)]
+    layers: list[Group] = [("layer", graph.ops[start:end]) for start, end in pairwise(bounds)]
+    before = _split("prologue", graph.ops[: bounds[0]])
+    after = _split("epilogue", graph.ops[bounds[-1] :])
+    program = outline(graph, [*before, *layers, *after])
+    calls = program.body[len(before) : len(before) + len(layers)]
+    return program, [_remark(calls, f"from op {bounds[0]} of {len(graph.ops)}")]
+
+
+def _narrow(graph: Graph) -> list[int]:
+    """Positions between ops where at most one value crosses, and both ends.
+
+    Inputs other than activations (tokens, positions) are everywhere, and do not count.
+    """
+    made = {value.name: -1 for value in graph.inputs if value.type.format.name == "f32"}
+    made |= {op.result.name: i for i, op in enumerate(graph.ops) if op.result}
+    last_use = {name: i for i, op in enumerate(graph.ops) for name in op.operands if name in made}
+    change = [0] * (len(graph.ops) + 1)
+    for name, use in last_use.items():
+        change[made[name] + 1] += 1
+        change[use + 1] -= 1
+    crossing = accumulate(change)
+    inner = [cut for cut, n in enumerate(crossing) if n <= 1 and 0 < cut < len(graph.ops)]
+    return [0, *inner, len(graph.ops)]
+
+
+def _letter(graph: Graph, block: Sequence[Op]) -> Hashable:
+    return tuple(op_skeleton(op, graph.types) for op in block)
+
+
+def find_stack(letters: Sequence[Hashable], sizes: Sequence[int]) -> Stack | None:
+    """The layers among blocks with the given letters and numbers of ops; None without any.
+
+    Where the part that repeats is no whole number of layers, it grows on the side whose blocks
+    have more ops: a block that occurs once is still a block, a final norm is a single op.
+    """
+    places: dict[Hashable, list[int]] = {}
+    for i, letter in enumerate(letters):
+        places.setdefault(letter, []).append(i)
+    distances = Counter(b - a for found in places.values() for a, b in pairwise(found))
+    if not distances:
+        return None
+    period = max(distances, key=lambda distance: (distances[distance], -distance))
+    pairs = [i for i in range(len(letters) - period) if letters[i] == letters[i + period]]
+    start, end = pairs[0], pairs[-1] + period + 1
+    inside = set(letters[start:end])
+    while start > 0 and letters[start - 1] in inside:
+        start -= 1
+    while end < len(letters) and letters[end] in inside:
+        end += 1
+    missing = -(end - start) % period
+    choices = [
+        (start - left, end + missing - left)
+        for left in range(missing + 1)
+        if start >= left and end + missing - left <= len(letters)
     ]
-    groups = [
-        *_split("prologue", graph.ops[:start]),
-        *layers,
-        *_split("epilogue", graph.ops[end:]),
-    ]
-    program = outline(graph, groups)
-    text = f"{run.count} layers of {run.period} ops each, from op {start} of {len(graph.ops)}"
-    return program, [Remark("fuse", "did", "layer", text)]
+    if not choices:
+        return Stack(start, end - (end - start) % period, period)
+    best = max(choices, key=lambda ends: sum(sizes[slice(*ends)]))
+    return Stack(*best, period)
 
 
-def _letters(graph: Graph) -> NDArray[np.int64]:
-    """A number for each op; equal numbers mean equal name, attributes and types."""
-    alphabet: dict[tuple[object, ...], int] = {}
-    letters = []
-    for op in graph.ops:
-        types = tuple(graph.types[name] for name in op.operands)
-        letter = (op.name, op.attrs, types, op.result and op.result.type)
-        letters.append(alphabet.setdefault(letter, len(alphabet)))
-    return np.array(letters, np.int64)
-
-
-def find_run(letters: NDArray[np.int64]) -> Run | None:
-    """The periodic run that covers most letters; the shortest period among equals."""
-    best: Run | None = None
-    for period in range(1, len(letters) // 2 + 1):
-        same = np.concatenate([[0], letters[period:] == letters[:-period], [0]])
-        edges = np.flatnonzero(np.diff(same))
-        for start, end in zip(edges[::2], edges[1::2], strict=True):
-            length = int(end - start) + period
-            count = length // period
-            if count >= 2 and (best is None or count * period > best.covered):
-                best = Run(int(start), period, count, length - count * period)
-    return best
-
-
-def _crossing(graph: Graph, cut: int, period: int) -> int:
-    """How many values defined before op `cut + period` are used by it or after it."""
-    at = cut + period
-    before = {op.result.name for op in graph.ops[:at] if op.result}
-    return len(before & {name for op in graph.ops[at:] for name in op.operands})
+def _remark(calls: Sequence[Item], where: str) -> Remark:
+    """How many layers there are, of which kinds, in which order."""
+    layers = [call.kernel for call in calls if isinstance(call, Call)]
+    count, kinds = len(layers), len(set(layers))
+    if kinds == 1:
+        text = f"{count} layers of {len(layers[0].ops)} ops each, {where}"
+    else:
+        runs = [(kernel.name, len(list(run))) for kernel, run in groupby(layers)]
+        order = ", ".join(f"@{name}" + (f" ×{n}" if n > 1 else "") for name, n in runs)
+        text = f"{count} layers of {kinds} kinds, {where}: {order}"
+    return Remark("fuse", "did", "layer", text)
 
 
 def _split(name: str, ops: Sequence[Op]) -> list[Group]:

@@ -10,18 +10,21 @@ Why         The boundaries between the calls disappear, and with them the launch
             is one body whose next iteration is known in advance, so its weights can be fetched
             early (Koeplinger et al., 2024, arXiv 2410.23668).
 
-A run may have a period of several items (A B A B …). Every argument must fall in one class over
-the whole run, else the run ends there and a remark names the argument:
+A run may have a period of several items (A B A B …). Which runs there are is decided for the whole
+program, so that as few calls as possible are left, those inside loops counted once; what a period
+leaves over is shorter runs, or calls. Every argument must fall in one class over the whole run,
+else the run ends there and a remark names the argument:
 
     invariant   the same name in every iteration
-    stacked     another name in each iteration, all defined before the run
+    stacked     a name for each iteration, all defined before the run; one that is only read may
+                come again (layers that share a table)
     carried     an outside name first, then always the same result of the iteration before
     state       invariant or stacked, and written in place
 
 Results of all iterations but the last must not be used outside the run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from hotloop.ir.outline import local_name
@@ -64,43 +67,54 @@ class _BrokenRunError(Exception):
 def loop(program: Program) -> tuple[Program, list[Remark]]:
     """The program with every run replaced by a loop, as one launch."""
     remarks: list[Remark] = []
-    body = list(program.body)
+    runs = find_runs([item.shape for item in program.body])
+    body: list[Item] = []
     at = 0
-    while at < len(body):
-        run = _longest_run(body, at)
-        if run is not None:
-            item = _make_loop(program, body, run, remarks)
-            if item is not None:
-                body[run.start : run.start + _length(item, run)] = [item]
-        at += 1
+    while at < len(program.body):
+        run = runs[at]
+        made = _make_loop(program, run, remarks) if run else None
+        body.append(made or program.body[at])
+        at += (made.trip or 0) * run.period if made and run else 1
     return replace(program, body=tuple(body), launch="program"), remarks
 
 
-def _length(item: Loop, run: Run) -> int:
-    return (item.trip or 0) * run.period
+def find_runs(shapes: Sequence[Hashable]) -> list[Run | None]:
+    """For each place, the run that begins there when what follows is divided best, if one does.
+
+    Best is what leaves fewest calls, then fewest items; then the longest run comes first, with the
+    shortest period.
+    """
+    letters: dict[Hashable, int] = {}
+    word = [letters.setdefault(shape, len(letters)) for shape in shapes]
+    costs = [(0, 0)] * (len(word) + 1)  # from each place on: (calls, items)
+    runs: list[Run | None] = [None] * len(word)
+    for at in range(len(word) - 1, -1, -1):
+        calls, items = costs[at + 1]
+        costs[at], covered = (calls + 1, items + 1), 1
+        for period in range(1, (len(word) - at) // 2 + 1):
+            for count in range(2, _repeats(word, at, period) + 1):
+                calls, items = costs[at + period * count]
+                cost = calls + period, items + 1
+                if (cost, -period * count) < (costs[at], -covered):
+                    costs[at], covered = cost, period * count
+                    runs[at] = Run(at, period, count)
+    return runs
 
 
-def _longest_run(body: Sequence[Item], start: int) -> Run | None:
-    """The repetition from `start` that covers most items, the shortest period among equals."""
-    shapes = [item.shape for item in body[start:]]
-    best: Run | None = None
-    for period in range(1, len(shapes) // 2 + 1):
-        count = 1
-        while shapes[count * period : (count + 1) * period] == shapes[:period]:
-            count += 1
-        if count >= 2 and (best is None or count * period > best.count * best.period):
-            best = Run(start, period, count)
-    return best
+def _repeats(word: Sequence[int], at: int, period: int) -> int:
+    """How often the `period` letters from `at` on come one after the other."""
+    count = 1
+    while word[at + count * period : at + (count + 1) * period] == word[at : at + period]:
+        count += 1
+    return count
 
 
-def _make_loop(
-    program: Program, body: Sequence[Item], run: Run, remarks: list[Remark]
-) -> Loop | None:
+def _make_loop(program: Program, run: Run, remarks: list[Remark]) -> Loop | None:
     """The loop for as much of the run as is legal; None where not even two iterations are."""
-    where = ", ".join(_label(item) for item in body[run.start : run.start + run.period])
+    where = ", ".join(map(_label, program.body[run.start : run.start + run.period]))
     while run.count >= 2:
         try:
-            made = _build(program, body, run)
+            made = _build(program, run)
         except _BrokenRunError as broken:
             remarks.append(Remark("loop", "missed", where, broken.why))
             run = replace(run, count=broken.at)
@@ -110,7 +124,8 @@ def _make_loop(
     return None
 
 
-def _build(program: Program, body: Sequence[Item], run: Run) -> Loop:
+def _build(program: Program, run: Run) -> Loop:
+    body = program.body
     iterations = [body[at : at + run.period] for at in range(run.start, run.end, run.period)]
     leaving = {*program.outputs, *(source for source, _ in program.feedback)}
     used_after = leaving.union(*(item.uses for item in body[run.end :]))
@@ -165,7 +180,7 @@ def _classify(iterations: Sequence[Sequence[Item]], j: int, a: int) -> Slot | No
             raise _BrokenRunError(k, f"{label} is from an earlier iteration: %{value}")
     if len(set(values)) == 1:
         return Slot("state" if written else "invariant", (values[0],))
-    if len(set(values)) < len(values):
+    if written and len(set(values)) < len(values):
         k = next(k for k in range(1, len(values)) if values[k] in values[:k])
         raise _BrokenRunError(k, f"{label} is neither fixed nor stacked: %{values[k]} again")
     return Slot("state" if written else "stacked", tuple(values))

@@ -1,7 +1,7 @@
 """What an op is: its signature, its meaning in NumPy, and how it may be cut into tiles."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from numpy.typing import NDArray
@@ -42,6 +42,10 @@ class OpDef:
     grain: Callable[[Attrs], int] = lambda attrs: GROUP
     starts_kernel: bool = False
     """Its result leaves the model (a token): fusion does not cross it."""
+    scalars: Mapping[str, str] = field(default_factory=dict)
+    """Attributes that may be a number in memory instead, and its format: f32 or i32."""
+    variants: tuple[int, ...] = ()
+    """Weights whose format the op does not care about: a loop may choose it per iteration."""
     leaves_rest: bool = False
     """Where its meaning gives NaN, the result is not written, and nothing may depend on it."""
 

@@ -180,6 +180,6 @@ OPS = (
         aligned=(0, 1),
         grain=one,
     ),
-    OpDef("expert_linear", "features", _infer_expert_linear, _expert_linear),
-    OpDef("expert_mix", "features", _infer_expert_mix, _expert_mix),
+    OpDef("expert_linear", "features", _infer_expert_linear, _expert_linear, variants=(1,)),
+    OpDef("expert_mix", "features", _infer_expert_mix, _expert_mix, variants=(1,)),
 )

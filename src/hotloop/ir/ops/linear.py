@@ -42,5 +42,5 @@ def _linear(x: Array, weight: Array) -> Array:
 
 OPS = (
     OpDef("quantise", "tokens", _infer_quantise, _quantise, aligned=(0,), grain=one),
-    OpDef("linear", "features", _infer_linear, _linear),
+    OpDef("linear", "features", _infer_linear, _linear, variants=(1,)),
 )

@@ -29,5 +29,6 @@ OPS = (
         ("eps",),
         aligned=(0,),
         grain=one,
+        scalars={"eps": "f32"},
     ),
 )

@@ -203,7 +203,7 @@ def _argument(loop: Loop, arg: LoopArg, scope: Scope) -> Iterator[str]:
         yield f"{count} names, but the number of iterations is open"
     elif count != trip:
         yield f"{count} names for {trip} iterations"
-    if len(set(arg.outer)) < count:
+    if len(set(arg.outer)) < count and arg.kind == "state":
         yield "a name occurs twice"
     types = {scope.types[name] for name in arg.outer if name in scope.types}
     if len(types) > 1:
