@@ -20,6 +20,7 @@ from hotloop.cli import (
     inspect,
     ir,
     machines,
+    predict,
     pull,
     run,
 )
@@ -46,6 +47,7 @@ for command in (
     inspect.inspect,
     bench.bench,
     machines.machines,
+    predict.predict,
     diff.diff,
     env.env,
 ):

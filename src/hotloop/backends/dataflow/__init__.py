@@ -1,0 +1,1 @@
+"""The simulated machine: sockets that stream weights through pipelined units, and its clock."""

@@ -1,0 +1,101 @@
+"""hotloop predict: how fast a model would be on a machine."""
+
+import json
+from typing import Annotated, Literal
+
+import typer
+
+from hotloop.cli import options
+from hotloop.cli.console import stdout
+from hotloop.util.errors import UsageError
+
+
+def predict(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A bundled config (llama-3.1-8b, …), a config.json, or a model as for run.",
+            show_default=False,
+        ),
+    ],
+    machine: Annotated[
+        str, typer.Option("-M", "--machine", help="A name of hotloop machines, or a TOML file.")
+    ] = "host",
+    context: Annotated[
+        int, typer.Option("-c", "--context", min=1, help="Positions that a token attends to.")
+    ] = 4096,
+    batch: Annotated[int, typer.Option("-b", "--batch", min=1, help="Sequences at once.")] = 1,
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights", metavar="FORMAT", help="Store a config's matrices like this."),
+    ] = None,
+    schedule: Annotated[
+        Literal["ops", "library", "fused", "looped", "pipelined", "tokens"] | None,
+        typer.Option("--schedule", help="What is launched (default: as the machine does it)."),
+    ] = None,
+    orchestration: Annotated[
+        Literal["hardware", "software"],
+        typer.Option("--orchestration", help="Who issues the calls: the machine, or its host."),
+    ] = "hardware",
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Change a number of the machine."),
+    ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option("--draft", metavar="MODEL", help="Speculative decoding with this draft."),
+    ] = None,
+    draft_tokens: Annotated[
+        int, typer.Option("--draft-tokens", min=1, help="With --draft: tokens per round.")
+    ] = 5,
+    acceptance: Annotated[
+        float,
+        typer.Option("--acceptance", min=0.0, max=1.0, help="With --draft: part that is right."),
+    ] = 0.8,
+    as_json: options.Json = False,
+) -> None:
+    """Predict a token's time on a machine, without the machine and without the weights."""
+    from hotloop.backends.dataflow.simulate import Mode
+    from hotloop.machine.load import find
+    from hotloop.predict import prediction, table
+    from hotloop.predict.models import open_shapes
+
+    hardware = find(machine).with_settings(_settings(what_if or []))
+    mode = Mode(software=orchestration == "software")
+    programs = prediction.Programs(open_shapes(model, weights), context)
+    values: dict[str, object] = {}
+    if draft is None:
+        predicted = prediction.predict(
+            programs, hardware, batch=batch, schedule=schedule, mode=mode
+        )
+    else:
+        small = prediction.Programs(open_shapes(draft, weights), context)
+        speculation = prediction.Speculation(draft_tokens, acceptance)
+        tok_s, predicted = prediction.predict_speculative(
+            programs, small, speculation, hardware, batch=batch, mode=mode
+        )
+        values = {"speculative_tok_s": tok_s, "speculative_speedup": tok_s / predicted.tok_s}
+    if as_json:
+        print(json.dumps(predicted.to_json() | values, indent=2))
+        return
+    console = stdout()
+    console.print(f"{predicted.model} on {hardware.title}")
+    console.print()
+    console.print(table.prediction_table(predicted, hardware))
+    if values:
+        console.print(
+            f"With {draft}, {draft_tokens} tokens a round, {acceptance:.0%} right: "
+            f"{values['speculative_tok_s']:,.1f} tokens per second, "
+            f"{values['speculative_speedup']:.2f}×."
+        )
+
+
+def _settings(texts: list[str]) -> dict[str, str]:
+    settings = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text!r}: write FIELD=VALUE, as in memory_bandwidth='2 TB/s'.")
+        settings[name.strip()] = value.strip()
+    return settings

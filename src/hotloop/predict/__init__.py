@@ -1,0 +1,1 @@
+"""Predictions: how long a token takes on a machine, before anything runs."""

@@ -1,0 +1,236 @@
+"""predict: the time of a decode step of a model on a machine, from the program that it runs.
+
+The graph goes through the passes of the compiler; the program of each rung is what is counted and
+timed. A GPU runs the kernels of a library as a graph of launches; a dataflow machine the looped
+program; a CPU a generation in one launch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+
+from hotloop.backends.dataflow.simulate import Mode, Timeline, simulate
+from hotloop.backends.dataflow.work import Workload, position_bytes
+from hotloop.compiler import compile_graph
+from hotloop.frontends.decoder import Decoder, Step
+from hotloop.ir.graph import Graph
+from hotloop.ir.program import Program
+from hotloop.ir.verify import verify
+from hotloop.machine.hardware import Hardware
+from hotloop.machine.machine import Machine
+from hotloop.passes.library import library
+from hotloop.report.counts import count
+from hotloop.util.errors import OutOfMemoryError, UsageError
+
+#: What a machine runs unless asked otherwise.
+SCHEDULES = {"gpu": "library", "dataflow": "looped", "cpu": "tokens"}
+#: Tokens that a generation in one launch is averaged over.
+TOKENS = 4
+
+
+class Programs:
+    """The programs of a model's decode step: one for each schedule, made when first asked for."""
+
+    def __init__(self, decoder: Decoder, context: int, cores: int = 1) -> None:
+        self.decoder = decoder
+        self.context = context
+        self._machine = Machine(decoder.name if hasattr(decoder, "name") else "model", cores)
+        self._programs: dict[str, Program] = {}
+
+    @cached_property
+    def graph(self) -> Graph:
+        return self.decoder.graph(Step(context=self.context))
+
+    def __getitem__(self, schedule: str) -> Program:
+        if schedule not in self._programs:
+            self._programs[schedule] = self._make(schedule)
+        return self._programs[schedule]
+
+    def _make(self, schedule: str) -> Program:
+        if schedule == "library":
+            program = library(self.graph)
+            verify(program)
+            return program
+        return compile_graph(self.graph, self._machine, schedule).program
+
+    @property
+    def calls(self) -> dict[str, int]:
+        names = ("ops", "library", "fused", "looped")
+        return {name: count(self[name]).calls for name in names}
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """All weights of the graph, read or not."""
+        return sum(value.type.nbytes for value in self.graph.weights if value.name != "rope.table")
+
+    @cached_property
+    def embedding_bytes(self) -> int:
+        """The embedding, of which a token reads a row, where nothing else reads it."""
+        tables = {op.operands[1] for op in self.graph.ops if op.name == "embed"}
+        read = {name for op in self.graph.ops if op.name != "embed" for name in op.operands}
+        types = self.graph.types
+        return sum(types[name].nbytes for name in tables - read)
+
+    @cached_property
+    def position_bytes(self) -> float:
+        """Keys and values of one position."""
+        caches = {
+            name
+            for op in self.graph.ops
+            if op.name in ("attend", "attention")
+            for name in op.operands[1:3]
+        }
+        return sum(position_bytes(self.graph.types[name]) for name in caches)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A step's time on a machine.
+
+    `tok_s` counts the tokens of all sequences; `ms` is a step. `share` is the part of the machine's
+    peak bandwidth that the bytes of a step take. `calls` are those of a step in each schedule, and
+    `speedup_looped` is the time of the fused program over that of the looped one.
+    """
+
+    model: str
+    machine: str
+    schedule: str
+    context: int
+    batch: int
+    tok_s: float
+    ms: float
+    share: float
+    calls: Mapping[str, int]
+    speedup_looped: float
+    bytes_per_token: float
+    weight_bytes: float
+    kv_bytes: float
+    spilled: float
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def predict(
+    programs: Programs,
+    hardware: Hardware,
+    *,
+    batch: int = 1,
+    schedule: str | None = None,
+    mode: Mode | None = None,
+) -> Prediction:
+    """The prediction for steps that add a token to each of `batch` sequences of full context.
+
+    Raises `OutOfMemoryError` where weights and caches do not fit in the machine's memories.
+    """
+    load = Workload(programs.context, batch)
+    schedule = schedule or SCHEDULES[hardware.kind]
+    mode = replace(mode or Mode(), spilled=spilled(programs, hardware, load))
+    times = {
+        name: timeline(programs, hardware, load, name, mode)
+        for name in {schedule, "fused", "looped"}
+    }
+    seconds = times[schedule].seconds
+    sockets = hardware["sockets"]
+    step_bytes = times[schedule].streamed * sockets
+    return Prediction(
+        model=programs.decoder.file.path.name,
+        machine=hardware.name,
+        schedule=schedule,
+        context=programs.context,
+        batch=batch,
+        tok_s=batch / seconds,
+        ms=1e3 * seconds,
+        share=step_bytes / seconds / (hardware["memory_bandwidth"] * sockets),
+        calls=programs.calls,
+        speedup_looped=times["fused"].seconds / times["looped"].seconds,
+        bytes_per_token=step_bytes / batch,
+        weight_bytes=programs.weight_bytes,
+        kv_bytes=programs.position_bytes * programs.context * batch,
+        spilled=mode.spilled,
+    )
+
+
+def timeline(
+    programs: Programs,
+    hardware: Hardware,
+    load: Workload,
+    schedule: str,
+    mode: Mode,
+    *,
+    record: bool = False,
+) -> Timeline:
+    """A step of one schedule; bytes and seconds are per step, also where a launch makes several."""
+    steps = TOKENS if schedule == "tokens" else 1
+    run = simulate(programs[schedule], hardware, load, mode, steps=steps, record=record)
+    return replace(run, streamed=run.streamed / steps)
+
+
+def spilled(programs: Programs, hardware: Hardware, load: Workload) -> float:
+    """The part of what a step reads that lies in the second memory: what does not fit the first.
+
+    A table of which a token reads only a row goes there first, as it costs least.
+    """
+    sockets = hardware["sockets"]
+    cache = programs.position_bytes * load.context * load.batch
+    needed = programs.weight_bytes + cache
+    room = hardware["memory_size"] * sockets
+    if needed <= room:
+        return 0.0
+    second = hardware.get("second_size") * sockets
+    if needed > room + second:
+        raise OutOfMemoryError(
+            f"{programs.decoder.file.path.name} needs {needed / 1e9:,.0f} GB for weights and KV "
+            f"cache, and {hardware.name} has {(room + second) / 1e9:,.0f}; use more sockets, a "
+            "shorter context, a smaller batch, or --weights with fewer bits."
+        )
+    read = needed - programs.embedding_bytes
+    return max(0.0, read - room) / read
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """Speculative decoding: a draft proposes `tokens` tokens, the target checks them in one step.
+
+    Each is accepted with probability `acceptance`, independently (Leviathan et al., 2023, arXiv
+    2211.17192): a round yields (1 - a^(k+1)) / (1 - a) tokens.
+    """
+
+    tokens: int
+    acceptance: float
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1 or not 0 <= self.acceptance <= 1:
+            raise UsageError(
+                f"a draft of {self.tokens} tokens accepted with probability {self.acceptance} is "
+                "not possible; give at least one token, and a probability between 0 and 1."
+            )
+
+    @property
+    def expected(self) -> float:
+        """Tokens that a round of draft and target yields for each sequence."""
+        return sum(self.acceptance**i for i in range(self.tokens + 1))
+
+
+def predict_speculative(
+    target: Programs,
+    draft: Programs,
+    speculation: Speculation,
+    hardware: Hardware,
+    *,
+    batch: int = 1,
+    mode: Mode | None = None,
+) -> tuple[float, Prediction]:
+    """Tokens per second of all sequences, with the plain prediction of the target.
+
+    Draft and target lie in the machine together and take turns.
+    """
+    plain = predict(target, hardware, batch=batch, mode=mode)
+    mode = mode or Mode()
+    schedule = SCHEDULES[hardware.kind]
+    context = target.context
+    drafting = timeline(draft, hardware, Workload(context, batch), schedule, mode)
+    checked = Workload(context, batch, speculation.tokens + 1)
+    checking = timeline(target, hardware, checked, schedule, mode)
+    seconds = speculation.tokens * drafting.seconds + checking.seconds
+    return batch * speculation.expected / seconds, plain
