@@ -59,6 +59,43 @@ def run_program(
     return {name: arrays[name] for name in program.outputs}
 
 
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """What a run does at one point: an op on its arrays by name, or (`op` None) `memory` forgotten.
+
+    An op writes `memory`, its result or the state that it changes.
+    """
+
+    op: Op | None
+    arrays: dict[str, Array]
+    memory: Array
+
+    def value(self) -> Array | None:
+        """What the op computes from what its arrays hold now; None where it only writes state."""
+        assert self.op is not None
+        return _meaning(self.op, self.arrays)
+
+
+def bind(program: Program, values: Mapping[str, Array]) -> tuple[list[Bound], dict[str, Array]]:
+    """What `run_program` would do, in order, without doing it; and the arrays of all outputs.
+
+    For those who run the ops in another order, and at other times. No loop may be open-ended.
+    """
+    arrays = _declared(program, values)
+    bound: list[Bound] = []
+
+    def note(op: Op, arrays: dict[str, Array], result: Array | None) -> str:
+        name = op.result.name if op.result else op.operands[OPS[op.name].writes[0]]
+        bound.append(Bound(op, arrays, arrays[name]))
+        return name
+
+    machine = _Machine(
+        0, None, None, execute=note, forget=lambda array: bound.append(Bound(None, {}, array))
+    )
+    machine.body(program.body, arrays, {}, (), "")
+    return bound, {name: arrays[name] for name in program.outputs}
+
+
 def _declared(thing: Graph | Program, values: Mapping[str, Array]) -> dict[str, Array]:
     """The arrays of everything that is declared; inputs are copied, states are not."""
     arrays = {}
@@ -95,14 +132,18 @@ def _forget(array: Array) -> None:
 
 def _compute(op: Op, arrays: dict[str, Array], result: Array | None) -> str:
     """Run one op, its result put into `result`; give the name of what it wrote."""
-    with np.errstate(all="ignore"):  # NaN and infinity are data here
-        value = OPS[op.name].meaning(*(arrays[name] for name in op.operands), **dict(op.attrs))
+    value = _meaning(op, arrays)
     if op.result is None:
         return op.operands[OPS[op.name].writes[0]]
     assert result is not None
     result[...] = value
     arrays[op.result.name] = result
     return op.result.name
+
+
+def _meaning(op: Op, arrays: Mapping[str, Array]) -> Array | None:
+    with np.errstate(all="ignore"):  # NaN and infinity are data here
+        return OPS[op.name].meaning(*(arrays[name] for name in op.operands), **dict(op.attrs))
 
 
 @dataclass
@@ -113,6 +154,8 @@ class _Machine:
     random: random.Random | None
     trace: Trace | None
     places: dict[tuple[Path, str], Array] = field(default_factory=dict)
+    execute: Callable[[Op, dict[str, Array], Array | None], str] = _compute
+    forget: Callable[[Array], None] = _forget
 
     def body(
         self,
@@ -142,7 +185,7 @@ class _Machine:
             if arg.buffers == 2
         }
         for buffer in second.values():
-            _forget(buffer)
+            self.forget(buffer)
         for i in self.iterations(loop):
             arrays: dict[str, Array] = {}
             fixed: dict[str, Array] = {}
@@ -186,14 +229,14 @@ class _Machine:
             place = self.places.setdefault((path, name), _fresh(kernel.types[result]))
             outside[name] = arrays[result] = fixed.get(name, place)
             if id(arrays[result]) not in arguments:  # else it is written in place
-                _forget(arrays[result])
+                self.forget(arrays[result])
         for op in kernel.ops:
             if op.result and op.result.name not in arrays:
                 arrays[op.result.name] = _fresh(op.result.type)
         for stage in self.stages(kernel):
             for ops in (stage.each, *self.parts(stage)):
                 for op in ops:
-                    name = _compute(op, arrays, arrays[op.result.name] if op.result else None)
+                    name = self.execute(op, arrays, arrays[op.result.name] if op.result else None)
                     if self.trace:
                         self.trace(f"{prefix} %{name}", arrays[name])
 

@@ -1,0 +1,256 @@
+"""The simulated machine: laws that hold for every program, and values that are the right ones."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import toys
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hotloop.backends.dataflow import values
+from hotloop.backends.dataflow.simulate import PLAIN, Mode, Timeline, simulate
+from hotloop.backends.dataflow.work import Workload
+from hotloop.compiler import compile_graph
+from hotloop.frontends.config_only import open_bundled
+from hotloop.frontends.decoder import Step
+from hotloop.frontends.models import decoder
+from hotloop.ir.interp import run_graph
+from hotloop.ir.program import Program
+from hotloop.ir.verify import verify
+from hotloop.machine.hardware import Hardware
+from hotloop.machine.load import find, shipped
+from hotloop.machine.machine import Machine
+from hotloop.passes.library import library
+from hotloop.report.counts import count
+from hotloop.util.errors import ProgramError
+
+CHIPS = [name for name in shipped() if find(name).kind != "cpu"]
+SHORT = Workload(4096)
+RUNGS = ("ops", "library", "fused", "looped")
+
+
+@cache
+def program(model: str, schedule: str) -> Program:
+    graph = decoder(open_bundled(model)).graph(Step(context=4096))
+    if schedule == "library":
+        return library(graph)
+    return compile_graph(graph, Machine("test", 1), schedule).program
+
+
+def run(
+    model: str,
+    schedule: str,
+    hardware: Hardware,
+    load: Workload = SHORT,
+    mode: Mode = PLAIN,
+    steps: int = 1,
+) -> Timeline:
+    return simulate(program(model, schedule), hardware, load, mode, steps=steps)
+
+
+# Values ------------------------------------------------------------------------------------------
+
+
+def toy(schedule: str) -> Program:
+    graph = toys.graph()
+    if schedule == "library":
+        verify(library(graph))
+        return library(graph)
+    return compile_graph(graph, Machine("test", 2), schedule).program
+
+
+@pytest.mark.parametrize("name", ["sn40l-x16", "dgx-h100"])
+@pytest.mark.parametrize("schedule", [*RUNGS, "pipelined"])
+def test_the_timed_schedule_computes_what_the_graph_says(name: str, schedule: str) -> None:
+    graph, timed = toys.graph(), toy(schedule)
+    expected_state = toys.values(graph)
+    expected: list[np.ndarray] = []
+    found: list[np.ndarray] = []
+
+    def keep(into: list[np.ndarray], step: Callable[..., dict[str, np.ndarray]]) -> Callable:
+        def run_and_keep(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            outputs = step(arrays)
+            into.append(outputs["logits"].copy())
+            return outputs
+
+        return run_and_keep
+
+    tokens = toys.generate(keep(expected, lambda v: run_graph(graph, v)), graph, expected_state)
+    state = toys.values(timed)
+    machine = find(name)
+    ids = toys.generate(
+        keep(found, lambda v: values.run(timed, v, machine, Workload(16))), timed, state
+    )
+    assert ids == tokens
+    for logits, right in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(logits, right)
+    for key in ("blk.0.keys", "blk.1.values", "ring", "control"):
+        np.testing.assert_array_equal(state[key], expected_state[key])
+
+
+@pytest.mark.parametrize("at", [1, 3, 5, 12])
+def test_an_op_that_does_not_wait_shows(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed, machine = toy("looped"), find("sn40l-x16")
+    right = values.run(timed, toys.values(timed), machine, Workload(16))["logits"].copy()
+
+    def hasty(*args: Any, **kwargs: Any) -> Timeline:
+        timeline = simulate(*args, **kwargs)
+        times = list(timeline.executed)
+        times[at] = (times[at][0] - 1e-3, times[at][1] - 1e-3)  # before its inputs are there
+        return replace(timeline, executed=tuple(times))
+
+    monkeypatch.setattr(values, "simulate", hasty)
+    wrong = values.run(timed, toys.values(timed), machine, Workload(16))["logits"]
+    assert not np.array_equal(wrong, right)
+
+
+def test_an_operand_that_changes_while_it_is_read_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timed = toy("looped")
+
+    def slow(*args: Any, **kwargs: Any) -> Timeline:
+        timeline = simulate(*args, **kwargs)
+        times = list(timeline.executed)
+        times[1] = (times[1][0], times[-1][1])  # the first norm reads to the end of the step
+        return replace(timeline, executed=tuple(times))
+
+    monkeypatch.setattr(values, "simulate", slow)
+    with pytest.raises(ProgramError, match="rms_norm reads an operand while it changes"):
+        values.run(timed, toys.values(timed), find("sn40l-x16"), Workload(16))
+
+
+# Calls -------------------------------------------------------------------------------------------
+
+
+def test_the_calls_of_llama_3_1_8b() -> None:
+    """10 × 32 kernels for the layers on a GPU, 35 fused, 4 looped: the published counts."""
+    counts = {name: count(program("llama-3.1-8b", name)).calls for name in RUNGS}
+    assert counts == {"ops": 582, "library": 323, "fused": 35, "looped": 4}
+    body = program("llama-3.1-8b", "library").body
+    layers = [call for call in body if any("blk." in name for name in call.uses)]
+    assert len(layers) - 1 == 10 * 32  # the first norm is joined to the embedding
+    assert run("llama-3.1-8b", "looped", find("sn40l-x16")).launches == 4
+    assert run("llama-3.1-8b", "fused", find("sn40l-x16")).launches == 35
+
+
+def test_a_generation_is_one_launch() -> None:
+    assert run("llama-3.2-1b", "tokens", find("sn40l-x16"), steps=5).launches == 1
+
+
+# Laws --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CHIPS)
+@pytest.mark.parametrize("model", ["llama-3.2-1b", "llama-3.1-8b"])
+def test_no_step_is_faster_than_its_bytes(name: str, model: str) -> None:
+    machine = find(name)
+    for schedule in RUNGS:
+        timeline = run(model, schedule, machine)
+        peak = machine["memory_bandwidth"] * machine["memory_share"]
+        assert timeline.seconds >= timeline.streamed / peak
+        assert timeline.streamed * machine["sockets"] > 2e9
+
+
+@pytest.mark.parametrize("name", CHIPS)
+@pytest.mark.parametrize("model", ["llama-3.2-1b", "llama-3.1-8b", "llama-3.1-405b"])
+def test_looping_is_never_slower(name: str, model: str) -> None:
+    fused, looped = (run(model, s, find(name)).seconds for s in ("fused", "looped"))
+    assert looped <= fused
+    assert run(model, "ops", find(name)).seconds > fused
+
+
+_WORSE = ("start", "fill", "stage_sync", "memory_latency", "link_latency", "host_call", "token")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    field=st.sampled_from((*_WORSE, "program_load", "argument_load")),
+    factor=st.floats(1, 50),
+    schedule=st.sampled_from(RUNGS),
+    software=st.booleans(),
+)
+def test_more_of_any_cost_is_never_faster(
+    field: str, factor: float, schedule: str, software: bool
+) -> None:
+    machine, mode = find("sn40l-x8"), Mode(software=software)
+    slower = machine.with_values(**{field: machine[field] * factor})
+    before = run("llama-3.2-1b", schedule, machine, mode=mode).seconds
+    assert run("llama-3.2-1b", schedule, slower, mode=mode).seconds >= before * (1 - 1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    field=st.sampled_from(("memory_bandwidth", "compute", "onchip_size", "link_bandwidth")),
+    factor=st.floats(1, 20),
+    schedule=st.sampled_from(RUNGS),
+)
+def test_more_of_anything_good_is_never_slower(field: str, factor: float, schedule: str) -> None:
+    machine = find("sn40l-x8")
+    better = machine.with_values(**{field: machine[field] * factor})
+    before = run("llama-3.2-1b", schedule, machine).seconds
+    assert run("llama-3.2-1b", schedule, better).seconds <= before * (1 + 1e-12)
+
+
+def test_a_longer_context_and_a_larger_batch_take_longer() -> None:
+    machine = find("sn40l-x16")
+    seconds = [
+        run("llama-3.1-8b", "looped", machine, Workload(*load)).seconds
+        for load in ((1024, 1), (4096, 1), (4096, 4), (4096, 64), (65536, 64))
+    ]
+    assert seconds == sorted(seconds)
+
+
+def test_sums_of_their_own_cost_more_than_streamed_ones() -> None:
+    machine = find("sn40l-x16")
+    apart = run("llama-3.1-8b", "looped", machine, mode=Mode(streamed=False))
+    inside = run("llama-3.1-8b", "looped", machine)
+    assert apart.seconds > inside.seconds
+    assert apart.launches == inside.launches + 2 * 32 + 1  # two sums a layer, and the logits
+
+
+def test_software_orchestration_costs_a_visit_of_the_host_per_call() -> None:
+    machine = find("sn40l-x8")
+    own = run("llama-3.1-8b", "fused", machine)
+    hosted = run("llama-3.1-8b", "fused", machine, mode=Mode(software=True))
+    assert hosted.seconds - own.seconds == pytest.approx(35 * machine["host_call"])
+
+
+# The picture of the paper ------------------------------------------------------------------------
+
+
+def dark(timeline: Timeline) -> float:
+    """Seconds inside the run in which memory sends nothing."""
+    busy = sorted((s.start, s.end) for s in timeline.spans if s.resource == "memory")
+    return sum(max(0.0, b[0] - a[1]) for a, b in pairwise(busy))
+
+
+def test_memory_falls_silent_at_layer_boundaries_and_then_does_not() -> None:
+    machine = find("sn40l-x16")
+    fused, looped = (
+        simulate(program("llama-3.1-8b", s), machine, Workload(4096), record=True)
+        for s in ("fused", "looped")
+    )
+    launch = machine["argument_load"] + machine["start"] + machine["fill"]
+    assert dark(fused) >= 34 * launch
+    assert dark(looped) <= 4 * (launch + machine["program_load"] + 20e-6)
+
+
+def test_405b_is_streamed_tile_by_tile() -> None:
+    """A whole next layer does not fit on the chip, and looping must not need it to."""
+    machine = find("sn40l-x8")
+    layer = program("llama-3.1-405b", "looped")
+    stacked = [a for item in layer.body if hasattr(item, "args") and not hasattr(item, "kernel")
+               for a in item.args if a.kind == "stacked"]  # fmt: skip
+    types = layer.types
+    nbytes = sum(types[arg.outer[0]].nbytes for arg in stacked) / machine["sockets"]
+    assert 2 * nbytes > machine["onchip_size"]
+    timeline = run("llama-3.1-405b", "looped", machine)
+    assert timeline.streamed / timeline.seconds > 0.95 * (
+        machine["memory_bandwidth"] * machine["memory_share"]
+    )
