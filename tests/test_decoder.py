@@ -11,7 +11,7 @@ import pytest
 from conftest import DATA
 from safetensors.numpy import load_file, save_file
 
-from hotloop.frontends.decoder import Decoder, Step, rope_table
+from hotloop.frontends.decoder import Decoder, Step
 from hotloop.frontends.gguf import read_gguf
 from hotloop.frontends.hf_folder import read_hf_folder
 from hotloop.frontends.models import decoder
@@ -84,16 +84,39 @@ def test_graphs_verify(tiny: Path, tokens: int, activations: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"model_type": "mamba"}, UnsupportedError, "'mamba' model; hotloop runs llama"),
+        (
+            {"model_type": "mamba"},
+            UnsupportedError,
+            "'mamba' model, which hotloop does not run; the",
+        ),
+        ({"model_type": "qwen9"}, UnsupportedError, r"nearest that it does is qwen\d\."),
         ({"hidden_act": "gelu"}, UnsupportedError, "hidden_act is 'gelu', not 'silu'"),
-        ({"attention_bias": True}, UnsupportedError, "attention_bias is True"),
+        (
+            {"attention_bias": True},
+            ModelFileError,
+            "attention_bias is True, but lacks the tensor blk.0",
+        ),
+        (
+            {"mlp_bias": True},
+            ModelFileError,
+            "mlp_bias is True, but lacks the tensor blk.0.ffn_down",
+        ),
         ({"num_hidden_layers": ...}, ModelFileError, "does not say num_hidden_layers"),
         ({"num_hidden_layers": 4}, ModelFileError, "no tensor blk.3.attn_norm.weight"),
-        ({"num_hidden_layers": 2}, UnsupportedError, "have no tensor model.layers.2"),
+        ({"num_hidden_layers": 2}, UnsupportedError, r"holds the tensor model\.layers\.2"),
         ({"hidden_size": 32}, ModelFileError, "token_embd.weight is f32"),
         ({"num_attention_heads": 2}, ModelFileError, "attn_q.weight is f32"),
         ({"vocab_size": 130}, ModelFileError, "token_embd.weight is f32"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, UnsupportedError, "'yarn'"),
+        ({"rope_parameters": {"rope_type": "warp", "factor": 2.0}}, UnsupportedError, "'warp'"),
+        ({"rope_parameters": {"rope_theta": 0.5}}, ModelFileError, "base is 0.5"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, ModelFileError, "a positive factor"),
+        (
+            {"rope_parameters": {"rope_type": "longrope"}},
+            ModelFileError,
+            "8 positive numbers in short",
+        ),
+        ({"partial_rotary_factor": 0.0}, ModelFileError, "turns 0 elements of heads of 16"),
+        ({"partial_rotary_factor": 9.0}, ModelFileError, "turns 144 elements of heads of 16"),
         ({"rope_parameters": {"rope_type": "linear"}}, ModelFileError, "needs a positive factor"),
         ({"num_attention_heads": 0}, ModelFileError, "heads = 0"),
         ({"num_hidden_layers": 0}, ModelFileError, "layers = 0"),
@@ -116,6 +139,12 @@ def test_a_missing_tensor_is_named(folder: Path) -> None:
         open_folder(folder).graph(Step(context=16))
 
 
+def test_a_head_that_is_not_tied_must_be_there(folder: Path) -> None:
+    change_weights(folder, **{"lm_head.weight": None})
+    with pytest.raises(ModelFileError, match=r"no tensor output.weight"):
+        open_folder(folder)
+
+
 def test_a_tensor_of_the_wrong_shape_is_named(folder: Path) -> None:
     change_weights(folder, **{"model.norm.weight": np.ones(63, np.float32)})
     with pytest.raises(ModelFileError, match=r"output_norm.weight is f32\[63\].* \[64\]"):
@@ -124,15 +153,29 @@ def test_a_tensor_of_the_wrong_shape_is_named(folder: Path) -> None:
 
 def test_an_extra_tensor_is_refused(folder: Path) -> None:
     """A tensor that nobody reads is a model that hotloop would compute wrongly."""
-    bias = {"model.layers.0.self_attn.q_proj.bias": np.zeros(64, np.float32)}
-    change_weights(folder, **bias)
-    with pytest.raises(UnsupportedError, match=r"q_proj\.bias"):
+    change_weights(folder, **{"model.layers.0.input_layernorm.bias": np.zeros(64, np.float32)})
+    with pytest.raises(UnsupportedError, match=r"blk\.0\.attn_norm\.bias"):
         open_folder(folder)
+
+
+def test_a_bias_that_the_config_denies_is_refused(folder: Path) -> None:
+    change_weights(folder, **{"model.layers.0.self_attn.q_proj.bias": np.zeros(64, np.float32)})
+    with pytest.raises(
+        ModelFileError, match=r"attention_bias is False, but holds the tensor blk\.0"
+    ):
+        open_folder(folder)
+
+
+def test_what_is_no_weight_is_not_missed(folder: Path) -> None:
+    """Old checkpoints hold the frequencies of RoPE."""
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    change_weights(folder, **{name: np.zeros(8, np.float32)})
+    open_folder(folder)
 
 
 def test_rope_table_starts_at_angle_zero(folder: Path) -> None:
     config = open_folder(folder).config
-    table = rope_table(config, 10)
+    table = config.ropes[0].table(10)
     assert table.shape == (10, config.head_dim)
     half = config.head_dim // 2
     assert (table[0, :half] == 1).all()
@@ -178,7 +221,7 @@ def write_gguf(path: Path, **changes: Any) -> Path:
 
 def test_a_small_gguf(tmp_path: Path) -> None:
     model = decoder(read_gguf(write_gguf(tmp_path / "m.gguf")))
-    assert model.head_weight == "token_embd.weight"  # tied
+    assert model.head_weight == "token_embd"  # tied
     assert model.config.kv_heads == 2
     verify(model.graph(Step(context=16)))
 
@@ -186,19 +229,20 @@ def test_a_small_gguf(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"architecture": "qwen9"}, UnsupportedError, "'qwen9' model; hotloop runs llama"),
+        ({"architecture": "qwen9"}, UnsupportedError, "'qwen9' model, which hotloop does not run"),
         ({"block_count": None}, ModelFileError, "does not say llama.block_count"),
         ({"block_count": 2}, ModelFileError, "no tensor blk.1.attn_norm.weight"),
         ({"block_count": 1 << 31}, ModelFileError, "2147483648 layers"),
         ({"attention.head_count": 0}, ModelFileError, "heads = 0"),
         ({"attention.head_count": 5}, ModelFileError, "attn_q.weight is f32"),
-        ({"rope.dimension_count": 8}, UnsupportedError, "partial RoPE"),
-        ({"expert_count": 8}, UnsupportedError, "mixture of experts"),
+        ({"rope.dimension_count": 18}, ModelFileError, "turns 18 elements of heads of 16"),
+        ({"rope.dimension_count": 7}, ModelFileError, "turns 7 elements of heads of 16"),
         ({"context_length": 0}, ModelFileError, "context = 0"),
         ({"blk.0.ffn_down": (32, 32)}, ModelFileError, r"ffn_down.weight is f32\[32,32\]"),
         ({"blk.0.ffn_down": None}, ModelFileError, "no tensor blk.0.ffn_down.weight"),
         ({"blk.0.ffn_gate": None}, ModelFileError, "no tensor blk.0.ffn_gate.weight"),
-        ({"blk.0.attn_q.bias": (32,)}, UnsupportedError, "bias"),
+        ({"blk.0.attn_norm.bias": (32,)}, UnsupportedError, r"blk\.0\.attn_norm\.bias"),
+        ({"blk.1.ffn_up": (64, 32)}, UnsupportedError, r"blk\.1\.ffn_up"),
     ],
 )
 def test_gguf_files_that_lie(

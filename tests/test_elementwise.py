@@ -1,8 +1,8 @@
-"""swiglu and add against their meanings, with tiles that start in the middle of a vector."""
+"""Elementwise ops against their meanings, with tiles that start in the middle of a vector."""
 
 import numpy as np
 import pytest
-from jit import compute, from_rows, rows_of
+from jit import buffer_of, compute, from_rows, rows_of
 
 from hotloop.ir.ops import OPS
 from hotloop.ir.types import tensor
@@ -43,3 +43,54 @@ def test_swiglu_passes_nan_on() -> None:
     y = computed("swiglu", gate, np.ones_like(gate), 1, 8)[0]
     assert np.isnan(y[:9]).all()
     assert np.isfinite(y[9])
+
+
+ACTIVATIONS = {
+    "scale": (1, {"factor": -0.7}),
+    "softcap": (1, {"cap": 5.0}),
+    "gelu": (1, {"form": "tanh"}),
+    "gelu of erf": (1, {"form": "erf"}),
+    "geglu": (2, {"form": "tanh"}),
+    "geglu of erf": (2, {"form": "erf"}),
+    "swiglu_clamped": (2, {"alpha": 1.702, "limit": 7.0}),
+}
+
+
+@pytest.mark.parametrize("case", ACTIVATIONS)
+@pytest.mark.parametrize(("width", "tokens", "count"), [(20, 1, 1), (37, 3, 2)])
+def test_activations_mean_what_numpy_says(case: str, width: int, tokens: int, count: int) -> None:
+    name, (operands, attrs) = case.partition(" ")[0], ACTIVATIONS[case]
+    inputs = np.random.default_rng(width).normal(0, 4, (operands, tokens, width))
+    inputs = inputs.astype(np.float32)
+    type = tensor("f32", tokens, width)
+    spec = OpSpec(name, (type,) * operands, type, tuple(sorted(attrs.items())))
+    y = from_rows(compute(spec, [rows_of(x) for x in inputs], count, 8), tokens, width)
+    expected = OPS[name].meaning(*inputs.astype(np.float64), **attrs)
+    # erf is held to an absolute error of 6e-7, which gelu multiplies by half its argument.
+    np.testing.assert_allclose(y[:count], expected[:count], rtol=3e-6, atol=4e-6)
+    assert np.isnan(y[count:]).all()
+
+
+@pytest.mark.parametrize("case", ACTIVATIONS)
+def test_activations_pass_nan_on_and_stay_finite(case: str) -> None:
+    name, (operands, attrs) = case.partition(" ")[0], ACTIVATIONS[case]
+    x = np.array([[np.nan, 1, 1e9, -1e9, 2, 3, 4, 5, np.nan]], np.float32)
+    type = tensor("f32", *x.shape)
+    spec = OpSpec(name, (type,) * operands, type, tuple(sorted(attrs.items())))
+    ones = [np.ones_like(x)] * (operands - 1)
+    y = from_rows(compute(spec, [rows_of(a) for a in [x, *ones]], 1, 8), *x.shape)
+    np.testing.assert_array_equal(np.isfinite(y), np.isfinite(x))
+    expected = OPS[name].meaning(*[a.astype(np.float64) for a in [x, *ones]], **attrs)
+    np.testing.assert_allclose(y[0, 4:8], expected[0, 4:8], rtol=3e-6)
+
+
+@pytest.mark.parametrize(("tokens", "count"), [(1, 1), (3, 2)])
+def test_a_bias_is_the_same_for_every_token(tokens: int, count: int) -> None:
+    random = np.random.default_rng(0)
+    x, vector = random.normal(size=(tokens, 37)), random.normal(size=37)
+    x, vector = x.astype(np.float32), vector.astype(np.float32)
+    type = tensor("f32", tokens, 37)
+    spec = OpSpec("bias", (type, tensor("f32", 37)), type)
+    y = from_rows(compute(spec, [rows_of(x), buffer_of(vector)], count, 8), tokens, 37)
+    np.testing.assert_array_equal(y[:count], (x + vector)[:count])
+    assert np.isnan(y[count:]).all()

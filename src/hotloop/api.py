@@ -22,7 +22,8 @@ from hotloop.backends.cpu.profile import Events
 from hotloop.backends.cpu.team import Team
 from hotloop.compiler import Compiled, compile_graph
 from hotloop.frontends.chat_template import render
-from hotloop.frontends.decoder import Config, Decoder, Step
+from hotloop.frontends.config import Config
+from hotloop.frontends.decoder import Decoder, Step
 from hotloop.frontends.models import decoder as open_decoder
 from hotloop.frontends.open_file import open_model
 from hotloop.frontends.store import resolve

@@ -15,34 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hotloop.frontends.config import Config, Fields
 from hotloop.frontends.model_file import ModelFile, WeightData
+from hotloop.frontends.rope import ROPE_TENSORS
+from hotloop.frontends.weights import Tensors
 from hotloop.ir.builder import GraphBuilder
 from hotloop.ir.formats import dequantise
-from hotloop.ir.graph import Graph
+from hotloop.ir.graph import Attr, Graph
 from hotloop.ir.types import TensorType, tensor
 from hotloop.util.errors import ModelFileError, UnsupportedError
-
-
-@dataclass(frozen=True)
-class Config:
-    """The numbers of a decoder.
-
-    `rope_scales` divide the frequencies of RoPE, one for each pair of a head (None: no scaling).
-    `pairing` says which elements of a head rotate together: see the op `rope`.
-    """
-
-    layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    ffn: int
-    vocab: int
-    context: int
-    eps: float
-    rope_theta: float
-    rope_scales: tuple[float, ...] | None
-    pairing: str
 
 
 @dataclass(frozen=True)
@@ -72,40 +53,109 @@ class LayerBuilder:
         self.decoder = decoder
         self.step = step
         self.prefix = ""
+        self.number = 0
 
     @contextmanager
     def layer(self, i: int) -> Iterator[None]:
-        self.prefix = f"blk.{i}."
+        self.prefix, self.number = f"blk.{i}.", i
         with self.graph.scope(f"blk.{i}"):
             yield
         self.prefix = ""
 
+    def has(self, name: str) -> bool:
+        """Whether the file has the tensor `name` of this layer."""
+        return self.prefix + name in self.decoder.tensors
+
     def weight(self, name: str, *shape: int) -> str:
-        """Declare the tensor `name`.weight of this layer, which must have the given shape."""
-        full = f"{self.prefix}{name}.weight"
+        """Declare the tensor `name` of this layer, which must have the given shape."""
+        full = self.prefix + name
         return self.graph.weight(full, self.decoder.tensor_type(full, shape))
 
     def norm(self, x: str, name: str) -> str:
-        """RMS norm with the weight `name`."""
-        weight = self.weight(name, self.graph.types[x].shape[-1])
-        return self.graph.op("rms_norm", x, weight, to=name, eps=self.decoder.config.eps)
+        """The config's norm over a token's whole vector, with `name`.weight, and .bias if any."""
+        config, width = self.decoder.config, self.graph.types[x].shape[-1]
+        vectors = [self.weight(f"{name}.weight", width)]
+        if config.norm == "layer_norm" and self.has(f"{name}.bias"):
+            vectors.append(self.weight(f"{name}.bias", width))
+        return self.graph.op(config.norm, x, *vectors, to=name, eps=config.eps)
+
+    def head_norm(self, x: str, name: str) -> str:
+        """RMS norm of each head by itself."""
+        config = self.decoder.config
+        weight = self.weight(f"{name}.weight", config.head_dim)
+        return self.graph.op(
+            "head_norm",
+            x,
+            weight,
+            to=f"{self._local(x)}.norm",
+            eps=config.eps,
+            head_dim=config.head_dim,
+        )
 
     def linear(self, x: str, name: str, rows: int, to: str = "") -> str:
-        """x · Wᵀ with W = `name`.weight of `rows` rows."""
-        weight = self.weight(name, rows, self.graph.types[x].shape[-1])
-        return self.graph.linear(x, weight, to=to or name)
+        """x · Wᵀ with W = `name`.weight of `rows` rows, plus `name`.bias if the file has it."""
+        weight = self.weight(f"{name}.weight", rows, self.graph.types[x].shape[-1])
+        y = self.graph.linear(x, weight, to=to or name)
+        if not self.has(f"{name}.bias"):
+            return y
+        bias = self.weight(f"{name}.bias", rows)
+        return self.graph.op("bias", y, bias, to=f"{self._local(y)}.biased")
+
+    def qkv(self, x: str) -> tuple[str, str, str]:
+        """Queries, keys and values."""
+        config = self.decoder.config
+        q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        return (
+            self.linear(x, "attn_q", q, to="q"),
+            self.linear(x, "attn_k", kv, to="k"),
+            self.linear(x, "attn_v", kv, to="v"),
+        )
 
     def rope(self, x: str) -> str:
+        """Queries or keys turned by the angles of their positions."""
         config = self.decoder.config
         return self.graph.op(
             "rope",
             x,
             "pos",
             "rope.table",
-            to=f"{_last(x)}.rope",
+            to=f"{self._local(x)}.rope",
             head_dim=config.head_dim,
             pairing=config.pairing,
+            first_row=config.rope_of[self.number] * self.step.context,
         )
+
+    def self_attention(self, x: str) -> str:
+        """Queries, keys and values of x, turned; attention; and what it adds to the stream."""
+        q, k, v = self.qkv(x)
+        return self.attn_output(self.attention(self.rope(q), self.rope(k), v))
+
+    def attn_output(self, attended: str) -> str:
+        return self.linear(attended, "attn_output", self.decoder.config.width)
+
+    def gated_ffn(self, x: str, activation: str = "swiglu", **attrs: Attr) -> str:
+        """down(activation(gate(x), up(x))); `attrs` are the activation's."""
+        config = self.decoder.config
+        gate = self.linear(x, "ffn_gate", config.ffn)
+        up = self.linear(x, "ffn_up", config.ffn)
+        act = self.graph.op(activation, gate, up, to=activation, **attrs)
+        return self.linear(act, "ffn_down", config.width)
+
+    def plain_ffn(self, x: str, form: str) -> str:
+        """down(gelu(up(x))), with gelu's `form`."""
+        config = self.decoder.config
+        up = self.linear(x, "ffn_up", config.ffn)
+        return self.linear(self.op("gelu", up, form=form), "ffn_down", config.width)
+
+    def add(self, x: str, more: str, to: str) -> str:
+        """x + the residual scale × more."""
+        scale = self.decoder.config.residual_scale
+        return self.op("add", x, self.scaled(more, scale), to=to)
+
+    def scaled(self, x: str, factor: float) -> str:
+        if factor == 1.0:
+            return x
+        return self.op("scale", x, to=f"{self._local(x)}.scaled", factor=factor)
 
     def attention(self, q: str, k: str, v: str) -> str:
         """Append k and v to this layer's cache and attend over all of it.
@@ -120,33 +170,42 @@ class LayerBuilder:
         graph.op("store_keys", keys, k, "pos", head_dim=config.head_dim)
         graph.op("store_values", values, v, "pos", head_dim=config.head_dim)
         heads, dim = config.heads, config.head_dim
-        inputs, scale = (q, keys, values, "pos"), dim**-0.5
+        if config.windows[self.number] or config.attention_softcap:
+            raise UnsupportedError("windows and caps of attention are not there yet.")
+        inputs, scale = (q, keys, values, "pos"), config.attention_scale
         if self.step.tokens > 1:
             return graph.op("attention", *inputs, to="attn", heads=heads, scale=scale)
         partials = graph.op("attend", *inputs, to="attn.chunks", heads=heads, scale=scale)
         return graph.op("combine", partials, "pos", to="attn", heads=heads, head_dim=dim)
 
-    def op(self, name: str, *operands: str, to: str = "") -> str:
-        return self.graph.op(name, *operands, to=to)
+    def op(self, name: str, *operands: str, to: str = "", **attrs: Attr) -> str:
+        return self.graph.op(name, *operands, to=to, **attrs)
+
+    def _local(self, name: str) -> str:
+        """The name within this layer."""
+        return name.removeprefix(self.prefix)
 
 
-def _last(name: str) -> str:
-    return name.rpartition(".")[2]
+def _as_they_are(tensors: Tensors, config: Config, gguf: bool) -> None:
+    """The adaptation of families whose tensors need none."""
 
 
 @dataclass(frozen=True)
 class Family:
     """One family of models: what its short file in `models/` exports.
 
-    `hf_names` maps tensor names of Hugging Face to GGUF's, with `{i}` for the layer's number;
-    `gguf_only` are tensors that GGUF files may hold besides.
+    `names` are those of its architectures, in GGUF files and Hugging Face's. `hf_names` maps
+    modules of Hugging Face to GGUF's (`hotloop.frontends.names`). Where that is not enough, `adapt`
+    changes the tensors, under GGUF's names by then, to what `layer` builds with; it is told whether
+    they come from a GGUF file. Tensors whose names end as one of `unread` does are no weights.
     """
 
-    architecture: str
-    config: Callable[[ModelFile], Config]
+    names: tuple[str, ...]
+    config: Callable[[Fields], Config]
     layer: Callable[[LayerBuilder, Config, str], str]
     hf_names: Mapping[str, str]
-    gguf_only: tuple[str, ...] = ()
+    adapt: Callable[[Tensors, Config, bool], None] = _as_they_are
+    unread: tuple[str, ...] = ("rotary_emb.inv_freq",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,19 +219,50 @@ class Decoder:
 
     @staticmethod
     def of(file: ModelFile, family: Family) -> "Decoder":
-        config = family.config(file)
-        _check(file, config)
-        return Decoder(file, family, config, _named(file, family, config.layers))
+        """The model in `file`.
+
+        Raises `ModelFileError` where tensors and config disagree, and `UnsupportedError` where
+        there is a tensor that no op reads: that is another model than hotloop would compute.
+        """
+        fields = Fields(file)
+        config = family.config(fields)
+        tensors = _named(file, family, config.layers)
+        family.adapt(tensors, config, fields.gguf)
+        made = Decoder(file, family, config, tensors)
+        made._check()
+        return made
+
+    def _check(self) -> None:
+        for key, name in _BIASES.items():
+            said, held = self.file.metadata.get(key), name in self.tensors
+            if said is not None and bool(said) != held:
+                raise ModelFileError(
+                    f"{self.file.path} says {key} is {said}, but "
+                    f"{'holds' if held else 'lacks'} the tensor {name}; check the config.json."
+                )
+        read = {weight.name for weight in self.graph(Step(context=16)).weights}
+        unread = next((name for name in self.tensors if name not in read), None)
+        if unread is not None:
+            raise UnsupportedError(
+                f"{self.file.path} holds the tensor {unread}, which hotloop's {self.name} does not "
+                "use: this is another kind of model."
+            )
+
+    @property
+    def name(self) -> str:
+        """The family's."""
+        return self.family.names[0]
 
     @property
     def head_weight(self) -> str:
         """The LM head's tensor: the embedding's where the two are tied."""
-        return "output.weight" if "output.weight" in self.tensors else "token_embd.weight"
+        tied = self.file.metadata.get("tie_word_embeddings") is not False
+        return "token_embd" if tied and "output.weight" not in self.tensors else "output"
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """The ids that end a generation, by the metadata alone."""
-        key = "tokenizer.ggml.eos_token_id" if is_gguf(self.file) else "eos_token_id"
+        key = "tokenizer.ggml.eos_token_id" if Fields(self.file).gguf else "eos_token_id"
         named = self.file.metadata.get(key)
         ids = named if isinstance(named, list | tuple) else [named]
         return tuple(token for token in ids if isinstance(token, int))
@@ -181,7 +271,7 @@ class Decoder:
         """The type that graph value `name` has: as stored, but vectors become float32."""
         if name not in self.tensors:
             raise ModelFileError(
-                f"{self.file.path} has no tensor {name}, which {self.family.architecture} models "
+                f"{self.file.path} has no tensor {name}, which {self.name} models "
                 "need; the file is incomplete, download it again."
             )
         type = self.tensors[name].type
@@ -195,7 +285,8 @@ class Decoder:
     def weight(self, name: str, step: Step) -> WeightData:
         """The data of a weight that `graph(step)` declares."""
         if name == "rope.table":
-            table = rope_table(self.config, step.context)
+            tables = [rope.table(step.context) for rope in self.config.ropes]
+            table = np.concatenate(tables)
             return WeightData(name, tensor("f32", *table.shape), _bytes(table))
         stored = self.tensors[name]
         if len(stored.type.shape) == 1 and stored.type.format.name != "f32":
@@ -211,21 +302,21 @@ class Decoder:
     def graph(self, step: Step) -> Graph:
         """The graph of one step of this model."""
         config = self.config
-        graph = GraphBuilder(f"{self.family.architecture}_step", step.activations)
+        graph = GraphBuilder(f"{self.name}_step", step.activations)
         token = graph.input("token", tensor("i32", step.tokens))
         graph.input("pos", tensor("i32", 1))
         build = LayerBuilder(graph, self, step)
-        embedding = build.weight("token_embd", config.vocab, config.width)
-        graph.weight("rope.table", tensor("f32", step.context, config.head_dim))
-        x = graph.op("embed", token, embedding, to="x")
+        embedding = build.weight("token_embd.weight", config.vocab, config.width)
+        rows = len(config.ropes) * step.context
+        graph.weight("rope.table", tensor("f32", rows, config.ropes[0].dims))
+        x = build.scaled(graph.op("embed", token, embedding, to="x"), config.embedding_scale)
         for i in range(config.layers):
             with build.layer(i):
                 x = self.family.layer(build, config, x)
         if not step.head:
             return graph.build((x,))
         x = build.norm(x, "output_norm")
-        head = self.head_weight.removesuffix(".weight")
-        logits = build.linear(x, head, config.vocab, to="logits")
+        logits = self._logits(build, x)
         ring = graph.state("ring", tensor("i32", step.context + 1))
         control = graph.state("control", tensor("control", 1))
         following = graph.op("sample", logits, ring, "pos", control, to="next")
@@ -235,65 +326,38 @@ class Decoder:
             (logits, following, done), ((following, token), (next_pos, "pos")), until=done
         )
 
+    def _logits(self, build: LayerBuilder, x: str) -> str:
+        scale, cap = self.config.logit_scale, self.config.logit_softcap
+        changes: list[tuple[str, dict[str, Attr]]] = []
+        if scale != 1.0:
+            changes.append(("scale", {"factor": scale}))
+        if cap:
+            changes.append(("softcap", {"cap": cap}))
+        x = build.linear(x, self.head_weight, self.config.vocab, "head" if changes else "logits")
+        for i, (op, attrs) in enumerate(changes):
+            x = build.op(op, x, to="logits" if i == len(changes) - 1 else "head.scaled", **attrs)
+        return x
 
-def is_gguf(file: ModelFile) -> bool:
-    return "general.architecture" in file.metadata
 
-
-def _check(file: ModelFile, config: Config) -> None:
-    """Raise `ModelFileError` where the numbers cannot be those of a decoder."""
-    for name in ("layers", "width", "heads", "kv_heads", "head_dim", "ffn", "vocab", "context"):
-        if getattr(config, name) < 1:
-            raise ModelFileError(
-                f"{file.path} says {name} = {getattr(config, name)}, which must be at least 1; "
-                "the file is damaged, download it again."
-            )
-    if config.heads % config.kv_heads or config.head_dim % 2:
-        raise ModelFileError(
-            f"{file.path} has {config.heads} heads of {config.head_dim} over {config.kv_heads} "
-            "key-value heads, which do not divide; the file is damaged, download it again."
-        )
-    if config.layers > len(file.tensors):
-        raise ModelFileError(
-            f"{file.path} says it has {config.layers} layers, but holds {len(file.tensors)} "
-            "tensors; the file is incomplete, download it again."
-        )
+#: What a config.json says of biases, and a tensor that shows it.
+_BIASES = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_down.bias"}
 
 
 def _named(file: ModelFile, family: Family, layers: int) -> dict[str, WeightData]:
-    """Tensors by GGUF's names.
-
-    Raises `UnsupportedError` for a tensor that the family does not use: a model with one is not
-    the model that hotloop would compute.
-    """
-    names = {}
-    for theirs, ours in family.hf_names.items():
-        for i in range(layers) if "{i}" in theirs else (0,):
-            name = ours.format(i=i)
-            names[name if is_gguf(file) else theirs.format(i=i)] = name
-    if is_gguf(file):
-        names.update((name, name) for name in family.gguf_only)
-    unknown = next((name for name in file.tensors if name not in names), None)
-    if unknown is not None:
-        known = family.hf_names.values() if is_gguf(file) else family.hf_names
-        raise UnsupportedError(
-            f"{file.path}: {family.architecture} models have no tensor {unknown}; hotloop knows "
-            f"{', '.join(known)}."
-        )
-    return {names[name]: weight for name, weight in file.tensors.items()}
-
-
-def rope_table(config: Config, context: int) -> np.ndarray:
-    """f32[context, head_dim]: cos, then sin, of position × frequency, computed in float64.
-
-    Frequency i is theta^(-2i / head_dim) over its scale (Su et al., 2021, arXiv 2104.09864).
-    """
-    exponents = np.arange(0, config.head_dim, 2) / config.head_dim
-    frequencies = config.rope_theta**-exponents
-    if config.rope_scales is not None:
-        frequencies = frequencies / np.array(config.rope_scales)
-    angles = np.outer(np.arange(context), frequencies)
-    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    """Tensors by GGUF's names, but those that are no weights of layers."""
+    modules = {
+        theirs.format(i=i): ours.format(i=i)
+        for theirs, ours in family.hf_names.items()
+        for i in (range(layers) if "{i}" in theirs else (0,))
+    }
+    unread = (*family.unread, *ROPE_TENSORS)
+    named = {}
+    for name, weight in file.tensors.items():
+        if not name.endswith(unread):
+            module, _, kind = name.rpartition(".")
+            ours = name if Fields(file).gguf else f"{modules.get(module, module)}.{kind}"
+            named[ours] = weight
+    return named
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import mmap
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -19,14 +19,20 @@ D = TypeVar("D")
 
 @dataclass(frozen=True, eq=False)
 class WeightData:
-    """One stored tensor: `data` is a flat uint8 view of the mapped file, `type.nbytes` long.
+    """One tensor, as the file stores it or made of what it stores.
 
-    Nothing is read until somebody looks at the bytes. The shape is NumPy's, rows first.
+    `stored` is a flat uint8 view of the mapped file, `type.nbytes` long, or makes such bytes, of
+    `made_of`. Nothing is read until somebody looks at `data`. The shape is NumPy's, rows first.
     """
 
     name: str
     type: TensorType
-    data: NDArray[np.uint8]
+    stored: NDArray[np.uint8] | Callable[[], NDArray[np.uint8]]
+    made_of: tuple["WeightData", ...] = ()
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        return self.stored() if callable(self.stored) else self.stored
 
     def release(self) -> None:
         """Give the pages of the mapped file back to the system; who looks again reads them anew.
@@ -34,15 +40,18 @@ class WeightData:
         A model whose weights were copied elsewhere would otherwise count twice. Data that is not a
         view of a map stays.
         """
-        owner: object = self.data
+        for source in self.made_of:
+            source.release()
+        owner: object = None if callable(self.stored) else self.stored
         while isinstance(owner, np.ndarray):
             owner = owner.base
         owner = owner.obj if isinstance(owner, memoryview) else owner
         if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
             return
-        offset = self.data.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
+        data = self.data
+        offset = data.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
         first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE  # whole pages of this tensor only
-        last = (offset + self.data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        last = (offset + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
         if first < last:
             owner.madvise(mmap.MADV_DONTNEED, first, last - first)
 

@@ -6,22 +6,25 @@ from hotloop.lang import Pointer, Value, f32, i32, i64, loop, strip
 
 @kernel("rope")
 def rope(tile: Tile) -> None:
-    """The table, f32[context, head_dim], is a weight: its rows follow each other unpadded.
+    """The table is a weight: its rows follow each other unpadded.
 
-    Row p holds the cosines of position p, one for each pair of a head, then the sines.
+    Row first_row + p holds the cosines of position p, one for each pair that turns, then the sines.
     """
-    x_type = tile.spec.operands[0]
+    x_type, _, table_type = tile.spec.operands
+    turned = table_type.shape[1]
     head_dim = int(tile.spec.attr("head_dim"))
     rotate = _rotate_half if tile.spec.attr("pairing") == "half" else _rotate_interleaved
     x, pos, table = tile.operands
     assert tile.result is not None
-    first = pos.cast(i32).load().to(i64)
+    first = pos.cast(i32).load().to(i64) + int(tile.spec.attr("first_row"))
     for token in loop(tile.count):
-        angles = table.cast(f32).at((first + token) * head_dim)
+        angles = table.cast(f32).at((first + token) * turned)
         row = token * row_stride(x_type.shape[1])
         for head in loop(tile.hi, tile.lo, head_dim):
-            at = row + head
-            rotate(x.cast(f32).at(at), tile.result.cast(f32).at(at), angles, head_dim // 2)
+            source, out = x.cast(f32).at(row + head), tile.result.cast(f32).at(row + head)
+            rotate(source, out, angles, turned // 2)
+            for i, lanes in strip(head_dim, turned):
+                out.store(source.load(i, lanes), i)
 
 
 def _rotate_half(x: Pointer, y: Pointer, angles: Pointer, half: int) -> None:

@@ -27,7 +27,7 @@ from hotloop.ir.program import ENTRY, Kernel, Part, Program, Stage, map_kernels
 from hotloop.util.remarks import Remark
 
 #: What costs a thread less for a token than waiting for another that computes it.
-_CHEAP = ("rms_norm", "quantise", "combine", "route", "route_weights")
+_CHEAP = ("rms_norm", "layer_norm", "quantise", "combine", "route", "route_weights")
 
 
 def pipeline(program: Program) -> tuple[Program, list[Remark]]:
@@ -119,12 +119,9 @@ def _host_part(draft: _Draft, op: Op, private: dict[str, Op]) -> list[Op] | None
         part = draft.part_of(name)
         if part is None:
             continue
-        together = (
-            i in definition.aligned
-            if definition.rows == "features"
-            else definition.rows in ("tokens", "one") and OPS[part[0].name].rows == definition.rows
-        )
-        if not together:
+        alike = OPS[part[0].name].rows == definition.rows
+        aligned = i in definition.aligned or definition.rows in ("tokens", "one")
+        if not (alike and aligned and definition.rows in ("features", "tokens", "one")):
             return None
         if not any(part is other for other in joined):
             joined.append(part)

@@ -1,0 +1,56 @@
+"""Weights made of stored ones: parts of a tensor, several joined, or the same in another order.
+
+A row's bytes are contiguous in every format, so whole rows can be taken without knowing it.
+"""
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.frontends.model_file import WeightData
+from hotloop.ir.formats import dequantise
+from hotloop.ir.types import TensorType, tensor
+from hotloop.util.errors import ModelFileError
+
+Tensors = MutableMapping[str, WeightData]
+
+
+def split_rows(tensors: Tensors, fused: str, parts: Mapping[str, int]) -> None:
+    """Replace the tensor `fused`, where there is one, by views of its rows: name → how many."""
+    weight = tensors.pop(fused, None)
+    if weight is None:
+        return
+    if sum(parts.values()) != weight.type.shape[0]:
+        raise ModelFileError(
+            f"tensor {fused} is {weight.type}, but the model's numbers ask for "
+            f"{sum(parts.values())} rows; the file is damaged, download it again."
+        )
+    row_bytes, start = weight.type.nbytes // weight.type.shape[0], 0
+    for name, rows in parts.items():
+        type = TensorType(weight.type.format, (rows, *weight.type.shape[1:]))
+        end = start + rows * row_bytes
+        tensors[name] = WeightData(name, type, weight.data[start:end])
+        start = end
+
+
+def take_rows(weight: WeightData, rows: Sequence[int]) -> WeightData:
+    """The rows of these numbers, in this order."""
+    shape = (len(rows), *weight.type.shape[1:])
+
+    def take() -> NDArray[np.uint8]:
+        return weight.data.reshape(weight.type.shape[0], -1)[list(rows)].reshape(-1)
+
+    return WeightData(weight.name, TensorType(weight.type.format, shape), take, (weight,))
+
+
+def changed(
+    weight: WeightData, change: Callable[[NDArray[np.float32]], NDArray[np.float32]]
+) -> WeightData:
+    """A vector with its numbers changed."""
+
+    def make() -> NDArray[np.uint8]:
+        values = change(dequantise(weight.data, weight.type)).astype(np.float32)
+        return np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+
+    return WeightData(weight.name, tensor("f32", *weight.type.shape), make, (weight,))

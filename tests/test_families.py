@@ -1,0 +1,36 @@
+"""Every family against independent engines, in all dialects, on every rung."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import DATA
+
+from hotloop import Model, load
+from hotloop.compiler import SCHEDULES
+
+FAMILIES = sorted(path.name for path in (DATA / "tiny").iterdir() if path.is_dir())
+
+
+def cases(name: str) -> list[dict[str, Any]]:
+    return json.loads((DATA / "tiny" / name / "reference.json").read_text())["cases"]
+
+
+def answers(model: Model, name: str) -> tuple[bytes, list[list[int]]]:
+    """The logits after each case, and what greedy decoding adds; both must be the reference's."""
+    logits = [model.logits(case["input_ids"])[-1] for case in cases(name)]
+    greedy = [[t.id for t in model.generate(case["input_ids"], 24)] for case in cases(name)]
+    for case, found in zip(cases(name), logits, strict=True):
+        np.testing.assert_allclose(found, case["logits_last"], rtol=0, atol=5e-4)
+    assert greedy == [case["greedy_ids"] for case in cases(name)]
+    return np.concatenate(logits).tobytes(), greedy
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_rung_gives_the_reference(name: str) -> None:
+    with load(DATA / "tiny" / name, 2, SCHEDULES[0], "f32", context=96) as bottom:
+        expected = answers(bottom, name)
+        for schedule in SCHEDULES[1:]:
+            assert answers(bottom.with_schedule(schedule), name) == expected, schedule
