@@ -1,7 +1,6 @@
 """Every family against independent engines, in all dialects, on every rung."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
