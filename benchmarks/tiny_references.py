@@ -121,9 +121,7 @@ MODELS: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
     "deepseek_v2": (
         "deepseek_v2",
-        EXPERTS
-        | MLA
-        | {"q_lora_rank": None, "norm_topk_prob": False, "topk_method": "greedy"},
+        EXPERTS | MLA | {"q_lora_rank": None, "norm_topk_prob": False, "topk_method": "greedy"},
     ),
     "deepseek_v3": (
         "deepseek_v3",
@@ -148,10 +146,14 @@ def fill(model: PreTrainedModel, seed: int) -> None:
             continue
         noise = torch.randn(value.shape, generator=random)
         if value.ndim == 1:
-            centre = 1.0 if name.endswith("weight") and "gemma" not in model.config.model_type else 0
+            centre = (
+                1.0 if name.endswith("weight") and "gemma" not in model.config.model_type else 0
+            )
             data = centre + (0.2 if name.endswith("weight") else 0.3) * noise
         else:
-            gain = 1.5 if any(part in name for part in ("q_proj", "k_proj", "qkv", "query")) else 1.2
+            gain = (
+                1.5 if any(part in name for part in ("q_proj", "k_proj", "qkv", "query")) else 1.2
+            )
             data = gain / value.shape[-1] ** 0.5 * noise
         with torch.no_grad():
             value.copy_(data)
@@ -170,9 +172,7 @@ def case(model: PreTrainedModel, ids: list[int]) -> dict[str, Any]:
     return {
         "input_ids": ids,
         "logits_last": [float(f"{x:.6g}") for x in logits[-1].tolist()],
-        "logprob_of_next": [
-            float(f"{logprobs[i, ids[i + 1]]:.6g}") for i in range(len(ids) - 1)
-        ],
+        "logprob_of_next": [float(f"{logprobs[i, ids[i + 1]]:.6g}") for i in range(len(ids) - 1)],
         "argmax": logits.argmax(-1).tolist(),
         "greedy_ids": greedy[len(ids) :],
         "min_top2_margin": min(margins),
