@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from jit import assembly, buffer_of, compute, from_rows
-from weights import BLOCKS, PLAIN, packed, real_weight
+from weights import BLOCKS, PLAIN, RECORDS, packed, real_weight, whole_blocks
 
 from hotloop.ir.formats import dequantise
 from hotloop.ir.types import TensorType, tensor
@@ -24,9 +24,9 @@ def embed(table: TensorType, data: np.ndarray, ids: list[int], count: int) -> np
     return from_rows(buffer, len(ids), table.shape[1])[:count]
 
 
-@pytest.mark.parametrize("format_name", PLAIN + BLOCKS)
+@pytest.mark.parametrize("format_name", PLAIN + BLOCKS + RECORDS)
 def test_rows_are_the_files_to_the_bit(format_name: str) -> None:
-    table = tensor(format_name, 131, 64)
+    table = tensor(format_name, 131, whole_blocks(format_name, 64))
     data = real_weight(table)
     ids = [0, 130, 7, 8, 9, 0]
     y = embed(table, data, ids, 6)
@@ -52,8 +52,9 @@ def test_an_id_outside_the_table_reads_row_0() -> None:
     np.testing.assert_array_equal(y, dequantise(data, table)[[0] * len(ids)])
 
 
-@pytest.mark.parametrize("format_name", PLAIN + BLOCKS)
+@pytest.mark.parametrize("format_name", PLAIN + BLOCKS + RECORDS)
 def test_it_compiles_for_aarch64(format_name: str) -> None:
     module = Module("test", AARCH64)
-    define(module, embed_spec(tensor(format_name, 131, 64), 3), "tile").linkage = "external"
+    table = tensor(format_name, 131, whole_blocks(format_name, 64))
+    define(module, embed_spec(table, 3), "tile").linkage = "external"
     assert "\tbl\t" not in assembly(module)

@@ -260,7 +260,7 @@ UNSUPPORTED = {
     "version 1": (build(version=1), "GGUF version 1; hotloop reads versions 2 and 3"),
     "newer version": (build(version=4), "GGUF version 4"),
     "big-endian": (b"GGUF\x00\x00\x00\x03" + bytes(64), "big-endian"),
-    "Q6_K": (build(infos=[info(dims=(256,), kind=14)]), "tensor 'w' as Q6_K; hotloop reads F32"),
+    "Q8_K": (build(infos=[info(dims=(256,), kind=15)]), "tensor 'w' as Q8_K; hotloop reads F32"),
     "removed type": (build(infos=[info(kind=4)]), "as Q4_2"),
     "unknown type": (build(infos=[info(kind=2**32 - 1)]), "as type number 4294967295"),
     "one part of many": (

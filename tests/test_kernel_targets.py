@@ -24,11 +24,16 @@ WEIGH = {"normalise": 0, "scale": 2.5}
 EXPERTS = tensor("f16", 8, 40, 96)
 OPERANDS: list[tuple[str, tuple[TensorType, ...], dict]] = [
     ("embed", (tensor("i32", 4), tensor("q4_1", 131, 96)), {}),
+    ("embed", (tensor("i32", 4), tensor("q6_k", 131, 256)), {}),
     ("rms_norm", (X, tensor("f32", 96)), {"eps": 1e-5}),
     ("quantise", (X,), {}),
     ("linear", (Q8, tensor("q4_1", 40, 96)), {}),
     ("linear", (Q8, tensor("q8_0", 40, 96)), {}),
     ("linear", (X, tensor("bf16", 40, 96)), {}),
+    ("linear", (Q8, tensor("q5_1", 40, 96)), {}),
+    ("linear", (Q8, tensor("mxfp4", 40, 96)), {}),
+    ("linear", (tensor("q8", 4, 256), tensor("q6_k", 40, 256)), {}),
+    ("linear", (tensor("f32", 4, 256), tensor("q4_k", 40, 256)), {}),
     ("rope", (X, POS, tensor("f32", 64, 48)), {"head_dim": 48, "pairing": "half"}),
     ("rope", (X, POS, tensor("f32", 64, 48)), {"head_dim": 48, "pairing": "interleaved"}),
     ("store_keys", (HALF, X, POS), {"head_dim": 48}),

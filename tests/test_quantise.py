@@ -17,6 +17,9 @@ def quantised(x: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.nda
     assert (records[count:] == 0xFF).all()
     q = records[:, :width].view(np.int8).reshape(tokens, -1, 32)
     scales = records[:, width : width + width // 32 * 8].view(np.float32)
+    halves = records[:, width + width // 32 * 8 : width + width // 32 * 16].view(np.int32)
+    sums = q.reshape(tokens, -1, 16).sum(axis=-1, dtype=np.int32)
+    np.testing.assert_array_equal(halves[:count], sums[:count])
     return q, scales[:, : width // 32], scales[:, width // 32 :]
 
 

@@ -1,15 +1,34 @@
 """Weights and activations for tests: the bytes a model file would hold, and what they mean."""
 
+from collections.abc import Callable
+
 import numpy as np
 from jit import aligned, rows_of
 
 from hotloop.ir.formats import dequantise
-from hotloop.ir.types import TensorType
+from hotloop.ir.types import FORMATS, TensorType
 from hotloop.kernels.pack import pack, packed_bytes
-from hotloop.kernels.tile import q8_stride
+from hotloop.kernels.tile import q8_stride, round_up
 
 PLAIN = ("f32", "f16", "bf16")
 BLOCKS = ("q8_0", "q4_0", "q4_1")
+#: Formats that are packed as records, and where their blocks hold float16 numbers.
+HALVES = {
+    "q5_0": (0,),
+    "q5_1": (0, 2),
+    "q2_k": (80, 82),
+    "q3_k": (108,),
+    "q4_k": (0, 2),
+    "q5_k": (0, 2),
+    "q6_k": (208,),
+    "iq4_nl": (0,),
+    "iq4_xs": (0,),
+    "mxfp4": (),
+}
+RECORDS = tuple(HALVES)
+
+#: Where the small integer scales of the K-quants' sub-blocks lie.
+_SCALES = {"q3_k": (96, 108), "q4_k": (4, 16), "q5_k": (4, 16), "q6_k": (192, 208)}
 
 
 def encode(values: np.ndarray, type: TensorType) -> np.ndarray:
@@ -18,6 +37,11 @@ def encode(values: np.ndarray, type: TensorType) -> np.ndarray:
     if type.format.name == "bf16":
         return (values.view(np.uint32) >> 16).astype("<u2").reshape(-1).view(np.uint8)
     return values.astype(type.format.numpy).reshape(-1).view(np.uint8)
+
+
+def whole_blocks(format_name: str, columns: int) -> int:
+    """At least as many columns, in whole blocks of the format."""
+    return round_up(columns, FORMATS[format_name].block)
 
 
 def blocks_of(data: np.ndarray, type: TensorType) -> np.ndarray:
@@ -36,6 +60,8 @@ def real_weight(type: TensorType, seed: int = 0) -> np.ndarray:
     if not type.format.quantised:
         return encode(random.normal(0, 1, type.shape), type)
     data = random.integers(0, 256, type.nbytes, dtype=np.uint8)
+    if type.format.name in HALVES:
+        return _with_halves(data, type, lambda n: random.normal(0, 0.01, n))
     set_half(blocks_of(data, type), 0, random.normal(0, 0.1, data.size // type.format.block_bytes))
     if type.format.name == "q4_1":
         set_half(blocks_of(data, type), 2, random.normal(0, 1, len(blocks_of(data, type))))
@@ -48,10 +74,26 @@ def exact_weight(type: TensorType, seed: int = 0) -> np.ndarray:
     if not type.format.quantised:
         return encode(random.integers(-8, 9, type.shape), type)
     data = random.integers(0, 256, type.nbytes, dtype=np.uint8)
+    if type.format.name in HALVES:
+        first, end = _SCALES.get(type.format.name, (0, 0))
+        blocks_of(data, type)[:, first:end] &= 3
+        return _with_halves(data, type, lambda n: random.choice([-1.0, 0.5, 1.0], n))
     blocks = blocks_of(data, type)
     set_half(blocks, 0, random.choice([-1.0, 0.5, 1.0, 2.0], len(blocks)))
     if type.format.name == "q4_1":
         set_half(blocks, 2, random.integers(-6, 7, len(blocks)) / 2)
+    return data
+
+
+def _with_halves(
+    data: np.ndarray, type: TensorType, numbers: Callable[[int], np.ndarray]
+) -> np.ndarray:
+    """`data` with its float16 numbers, or mxfp4's exponents, of a sensible size."""
+    blocks = blocks_of(data, type)
+    for at in HALVES[type.format.name]:
+        set_half(blocks, at, numbers(len(blocks)))
+    if type.format.name == "mxfp4":
+        blocks[:, 0] = 127 - blocks[:, 0] % 4
     return data
 
 
@@ -65,8 +107,9 @@ def q8_record(quants: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """int8[T,K] and f32[T,K/32] as a q8[T,K] lies in memory; what no one may read is 0xFF."""
     tokens, width = quants.shape
     sums = quants.reshape(tokens, -1, 32).sum(axis=-1, dtype=np.int32)
+    halves = quants.reshape(tokens, -1, 16).sum(axis=-1, dtype=np.int32)
     buffer = aligned(tokens * q8_stride(width))
-    fields = (quants.astype(np.int8), scales, (scales * sums).astype(np.float32))
+    fields = (quants.astype(np.int8), scales, (scales * sums).astype(np.float32), halves)
     record = np.concatenate([np.ascontiguousarray(f).view(np.uint8) for f in fields], axis=1)
     buffer.reshape(tokens, -1)[:, : record.shape[1]] = record
     return buffer

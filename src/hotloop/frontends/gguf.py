@@ -42,7 +42,10 @@ GGML_TYPES = (
     "BF16", "Q4_0_4_4", "Q4_0_4_8", "Q4_0_8_8", "TQ1_0", "TQ2_0", "IQ4_NL_4_4", "IQ4_NL_4_8",
     "IQ4_NL_8_8", "MXFP4", "NVFP4", "Q1_0",
 )
-SUPPORTED = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
+SUPPORTED = (
+    "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
+    "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
+)
 
 #: Metadata value types by number: the scalars, and the two that are none.
 _SCALARS = {

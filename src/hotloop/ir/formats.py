@@ -1,13 +1,16 @@
-"""The meaning of the stored formats, in NumPy: bytes to float32 and back.
+"""The meaning of the stored formats, in NumPy: bytes to float32.
 
-Layouts are GGUF's (ggml's `ggml-common.h`): q8_0 is a float16 scale and 32 int8; q4_0 a float16
-scale and 16 bytes of nibbles; q4_1 a float16 scale, a float16 minimum and 16 bytes of nibbles. In
-byte j the low nibble is element j and the high nibble element j + 16.
+Layouts are GGUF's (ggml's `ggml-common.h`). Here the plain formats and those that keep one scale
+for 32 elements; `k_quants` and `code_books` have the others. q8_0 is a float16 scale and 32 int8;
+q4_0 a float16 scale and 16 bytes of nibbles, q4_1 the same with a float16 minimum after the scale:
+in byte j the low nibble is element j and the high nibble element j + 16. q5_0 and q5_1 have a
+uint32 before the nibbles, whose bit j is the fifth bit of element j.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.ir import code_books, k_quants
 from hotloop.ir.types import TensorType
 
 Floats = NDArray[np.float32]
@@ -47,4 +50,25 @@ def _q4_1(blocks: Bytes) -> Floats:
     return _scale(blocks, 0) * _nibbles(blocks, 4) + _scale(blocks, 2)
 
 
-_BLOCKS = {"q8_0": _q8_0, "q4_0": _q4_0, "q4_1": _q4_1}
+def _fives(blocks: Bytes, at: int) -> Floats:
+    bits = np.unpackbits(blocks[:, at : at + 4], axis=1, bitorder="little")
+    return _nibbles(blocks, at + 4) + 16 * bits.astype(np.float32)
+
+
+def _q5_0(blocks: Bytes) -> Floats:
+    return _scale(blocks, 0) * (_fives(blocks, 2) - 16)
+
+
+def _q5_1(blocks: Bytes) -> Floats:
+    return _scale(blocks, 0) * _fives(blocks, 4) + _scale(blocks, 2)
+
+
+_BLOCKS = {
+    "q8_0": _q8_0,
+    "q4_0": _q4_0,
+    "q4_1": _q4_1,
+    "q5_0": _q5_0,
+    "q5_1": _q5_1,
+    **k_quants.DEQUANTISE,
+    **code_books.DEQUANTISE,
+}

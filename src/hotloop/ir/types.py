@@ -69,8 +69,19 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             Format("q8_0", 32, 34),
             Format("q4_0", 32, 18),
             Format("q4_1", 32, 20),
-            # Activations in 8 bit: 32 int8 values, a float32 scale, and scale × their sum.
-            Format("q8", 32, 40),
+            Format("q5_0", 32, 22),
+            Format("q5_1", 32, 24),
+            Format("q2_k", 256, 84),
+            Format("q3_k", 256, 110),
+            Format("q4_k", 256, 144),
+            Format("q5_k", 256, 176),
+            Format("q6_k", 256, 210),
+            Format("iq4_nl", 32, 18),
+            Format("iq4_xs", 256, 136),
+            Format("mxfp4", 32, 17),
+            # Activations in 8 bit: 32 int8 values, a float32 scale, scale × their sum, and the
+            # int32 sum of each half.
+            Format("q8", 32, 48),
         )
     }
 )

@@ -2,8 +2,10 @@
 
 from hotloop.ir.ops import GROUP
 from hotloop.ir.types import TensorType
+from hotloop.kernels.dot_records import write_record_row
 from hotloop.kernels.pack import BLOCK, block_layout, group_bytes
 from hotloop.kernels.packed import load_plain, load_scales, quants_at
+from hotloop.kernels.records import RECORDS
 from hotloop.kernels.tile import Tile, kernel, row_stride
 from hotloop.lang import Pointer, Value, f32, i8, i32, i64, loop, minimum, select, u8
 
@@ -17,6 +19,8 @@ def embed(tile: Tile) -> None:
     assert tile.result is not None
     y = tile.result.cast(f32)
     write_row = _write_blocks if table.format.quantised else _write_plain
+    if table.format.name in RECORDS:
+        write_row = write_record_row
     for token in loop(minimum(tile.hi, tile.count), tile.lo):
         number = tokens.cast(i32).load(token).to(i64)
         known = (number >= 0) & (number < vocabulary)

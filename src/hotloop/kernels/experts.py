@@ -101,10 +101,11 @@ def _slot_record(tile: Tile, token: Value, slot: Value) -> Pointer:
     if tile.spec.operands[0].format.name != "q8":
         return whole.at(slot * (columns * 4))
     blocks, blocks_of_all = columns // 32, width // 32
-    copies = (  # quants, scales, scales × sums, as `hotloop.kernels.tile` lays them out
+    copies = (  # quants, scales, scales × sums, sums, as `hotloop.kernels.tile` lays them out
         (0, slot * columns, columns),
         (columns, slot * (blocks * 4) + width, blocks * 4),
         (columns + blocks * 4, slot * (blocks * 4) + (width + blocks_of_all * 4), blocks * 4),
+        (columns + blocks * 8, slot * (blocks * 8) + (width + blocks_of_all * 8), blocks * 8),
     )
     for to, source, nbytes in copies:
         into, out_of = tile.scratch.at(to), whole.at(source)

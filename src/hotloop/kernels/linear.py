@@ -17,7 +17,9 @@ from hotloop.kernels.dot_blocks import (
     wants_offsets,
 )
 from hotloop.kernels.dot_plain import dot_plain
+from hotloop.kernels.dot_records import dot_records_f32, dot_records_q8, parts_of_row
 from hotloop.kernels.pack import BLOCK, group_bytes
+from hotloop.kernels.records import RECORDS
 from hotloop.kernels.stream import share_of
 from hotloop.kernels.tile import OpSpec, Tile, kernel, q8_stride, row_stride
 from hotloop.lang import Pointer, Value, current, f32, i32, if_else, loop, minimum
@@ -49,6 +51,9 @@ def dot_rows(x: TensorType, weight: TensorType, group: Pointer, record: Pointer)
     """Eight rows of `weight` [N, K], packed at `group`, with one token's activation [K]."""
     if not weight.format.quantised:
         return dot_plain(weight, group, [record])[0]
+    if weight.format.name in RECORDS:
+        dot_records = dot_records_q8 if x.format.name == "q8" else dot_records_f32
+        return dot_records(weight, [group], [record])[0]
     if x.format.name != "q8":
         return dot_blocks_f32(weight, group, [record])[0]
     return dot_blocks_q8(weight, [group], [Token(record)], ahead=None)[0]
@@ -105,11 +110,17 @@ def _dots(tile: Tile, groups: list[Pointer], tokens: list[Value], number: Value)
         return [dot_rows(x, weight, groups[0], records[0])]
     if not weight.format.quantised:
         return dot_plain(weight, groups[0], records)
+    nbytes = len(groups) * group_bytes(weight)
+    passes = -(-x.shape[0] // len(tokens))
+    if weight.format.name in RECORDS:
+        if x.format.name != "q8":
+            return dot_records_f32(weight, groups, records)
+        steps = parts_of_row(weight)
+        ahead = share_of(groups[0].at(nbytes), nbytes, steps, passes, number)
+        return dot_records_q8(weight, groups, records, ahead)
     if x.format.name != "q8":
         return dot_blocks_f32(weight, groups[0], records)
-    nbytes = len(groups) * group_bytes(weight)
-    steps, passes = x.shape[1] // BLOCK, -(-x.shape[0] // len(tokens))
-    ahead = share_of(groups[0].at(nbytes), nbytes, steps, passes, number)
+    ahead = share_of(groups[0].at(nbytes), nbytes, x.shape[1] // BLOCK, passes, number)
     if not wants_offsets(weight):
         return dot_blocks_q8(weight, groups, [Token(record) for record in records], ahead)
     offsets = [_offsets(tile, token) for token in tokens]

@@ -9,6 +9,7 @@ group, r is the row (the lane) and b the block of 32 columns:
                      its low nibble and column 32b + 16 + 4v + i in its high one
     q8_0             quants [K/32][8][8][4] int8: [b][v][r][i] is column 32b + 4v + i
     all three        after the quants, f16 scales [K/32][8]; then, q4_1, f16 minima [K/32][8]
+    the others       records, see `records`
 
 So four neighbouring columns of a row share a 32-bit lane, which is what 8-bit dot products sum.
 A file's 16 or 32 quant bytes of a block, taken four at a time, are these lanes already: packing
@@ -27,13 +28,14 @@ from numpy.typing import NDArray
 from hotloop.ir.formats import dequantise
 from hotloop.ir.ops import GROUP
 from hotloop.ir.types import TensorType
+from hotloop.kernels.records import RECORDS
 from hotloop.kernels.tile import round_up
 
 Bytes = NDArray[np.uint8]
 Array = NDArray[Any]
 
 BLOCK = 32
-"""Columns that share a scale, in every block format so far."""
+"""Columns that share a scale in q8_0, q4_0 and q4_1, and in activations of 8 bit."""
 
 #: A block in the file: scale, (minimum,) quants, as ggml declares them. Quants as 32-bit lanes.
 _FILE_BLOCK = {
@@ -84,6 +86,9 @@ def matrix(type: TensorType) -> TensorType:
 
 def group_bytes(type: TensorType) -> int:
     """Bytes from one group of eight rows to the next."""
+    if type.format.name in RECORDS:
+        layout = RECORDS[type.format.name]
+        return round_up(type.shape[1] // layout.columns * layout.record.itemsize, 32)
     if type.format.quantised:
         return block_layout(type).nbytes
     return type.shape[1] * GROUP * type.format.block_bytes
@@ -132,6 +137,9 @@ def unpack(packed: Bytes, type: TensorType) -> NDArray[np.float32]:
 def _interleave(data: Bytes, type: TensorType, out: Bytes) -> None:
     """Pack whole groups."""
     count = out.nbytes // group_bytes(type)
+    if type.format.name in RECORDS:
+        RECORDS[type.format.name].pack(data, out.reshape(count, group_bytes(type)), type.shape[1])
+        return
     if not type.format.quantised:
         rows = data.view(_element(type)).reshape(count, GROUP, type.shape[1])
         _columns(out, type)[...] = rows.transpose(0, 2, 1)

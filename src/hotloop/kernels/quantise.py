@@ -33,6 +33,7 @@ def quantise(tile: Tile) -> None:
         x = tile.operands[0].cast(f32).at(token * row_stride(width))
         record = tile.result.at(token * q8_stride(width))
         scales = record.at(width).cast(f32)
+        sums = scales.at(2 * blocks).cast(i32)
         for block in loop(blocks):
             values = x.load(block * BLOCK, BLOCK)
             scale = max_lanes(absolute(values)) / LARGEST
@@ -43,4 +44,8 @@ def quantise(tile: Tile) -> None:
             bits = (scaled + ROUND).bitcast(i32 * BLOCK)
             record.cast(i8).store(bits.to(i8), block * BLOCK)
             scales.store(scale, block)
-            scales.store(sum_lanes(bits - _ROUND_BITS).to(f32) * scale, block + blocks)
+            integers = bits - _ROUND_BITS
+            halves = [sum_lanes(integers.low), sum_lanes(integers.high)]
+            scales.store((halves[0] + halves[1]).to(f32) * scale, block + blocks)
+            for half, total in enumerate(halves):
+                sums.store(total, block * 2 + half)

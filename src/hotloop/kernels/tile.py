@@ -13,8 +13,8 @@ change a bit.
 Layouts in memory (all buffers 64-byte aligned, rows padded so that vectors may run over):
 
     f32|i32[T,N]  rows of round_up(N, 16) elements
-    q8[T,K]       per token K int8, then K/32 f32 scales, then K/32 f32 scale × (sum of the int8s);
-                  each token's record is padded to 64 bytes
+    q8[T,K]       per token K int8, then K/32 f32 scales, then K/32 f32 scale × (sum of the int8s),
+                  then K/16 i32 sums of 16 int8s; each token's record is padded to 64 bytes
     weights       packed by `hotloop.kernels.pack`
     keys          f16|f32[heads, context, head_dim], as [head][context / 16][head_dim][16]
     values        f16|f32[heads, context, head_dim], row-major; the context of both is a multiple
@@ -97,7 +97,7 @@ def row_stride(width: int) -> int:
 
 def q8_stride(width: int) -> int:
     """Bytes from one token's q8 record to the next."""
-    return round_up(width + width // 32 * 8, 64)
+    return round_up(width + width // 32 * 16, 64)
 
 
 def buffer_bytes(type: TensorType) -> int:

@@ -20,6 +20,7 @@ from hotloop.lang.atomic import (
 )
 from hotloop.lang.dot import add_pairs, dot2, dot4, dot4_signed
 from hotloop.lang.flow import call, call_address, function, if_, if_else, loop, ret, strip, while_
+from hotloop.lang.lookup import lookup
 from hotloop.lang.math import (
     absolute,
     any_lane,
@@ -106,6 +107,7 @@ __all__ = [
     "intrinsic",
     "load_acquire",
     "load_relaxed",
+    "lookup",
     "loop",
     "max_lanes",
     "maximum",

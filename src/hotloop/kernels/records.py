@@ -1,0 +1,199 @@
+"""Packed weights whose blocks are records: the formats beyond q8_0, q4_0 and q4_1.
+
+Blocks of eight rows that stand side by side become one record, the records of a group follow each
+other, so reading a group is reading one stream. A record holds each field of the block for all
+eight rows, row by row: codes as 32-bit lanes, four neighbouring columns to a lane, as in `pack`;
+scales as float16 or bytes. Codes stay in the planes of the file (`hotloop.ir.k_quants`): packing
+only moves lanes. But 6-bit scales become bytes, and the fifth bits of q5_0 and q5_1, of which a row
+has 32 in a lane, go to the bytes of their columns.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.ir import code_books, k_quants
+from hotloop.ir.ops import GROUP
+
+Array = NDArray[Any]
+Fields = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class RecordLayout:
+    """How the blocks of a format are packed."""
+
+    columns: int
+    """Columns of a block."""
+    file: np.dtype[Any]
+    """A block in the file."""
+    record: np.dtype[Any]
+    """A record: for each field an array [values of a row][8 rows]."""
+    fields: Callable[[Array], Fields]
+    """The fields [..., values of a row] of an array [...] of the file's blocks."""
+
+    def offset(self, field: str) -> int:
+        """Bytes from the record's start to a field."""
+        assert self.record.fields is not None
+        return int(self.record.fields[field][1])
+
+    def pack(self, data: NDArray[np.uint8], out: NDArray[np.uint8], columns: int) -> None:
+        """Pack whole groups of rows; `out` has a row for each group, which may end in padding."""
+        blocks = columns // self.columns
+        rows = data.view(self.file).reshape(len(out), GROUP, blocks)
+        used = blocks * self.record.itemsize
+        records = out[:, :used].view(self.record)
+        for name, values in self.fields(rows).items():
+            records[name][...] = np.moveaxis(values, 1, -1)
+        out[:, used:] = 0
+
+
+def _record(**fields: tuple[str, int]) -> np.dtype[Any]:
+    return np.dtype([(name, kind, (count, GROUP)) for name, (kind, count) in fields.items()])
+
+
+def _lanes(field: Array) -> Array:
+    """Bytes [..., n] as 32-bit lanes [..., n / 4]."""
+    return np.ascontiguousarray(field).view("<u4")
+
+
+def _fives(bits: Array) -> Array:
+    """Bit 4b + i of each uint32 becomes bit b of byte i: a bit for each column of four lanes.
+
+    Each line exchanges two of the five binary digits of a bit's place, b2 b1 b0 i1 i0.
+    """
+    for distance, mask in ((3, 0x0A0A0A0A), (6, 0x00CC00CC), (12, 0x0000F0F0), (8, 0x0000FF00)):
+        moved = (bits ^ (bits >> np.uint32(distance))) & np.uint32(mask)
+        bits = bits ^ moved ^ (moved << np.uint32(distance))
+    return bits
+
+
+def _half(field: Array) -> Array:
+    return field.view("<u2")[..., None]
+
+
+def _fields_q5(blocks: Array) -> Fields:
+    fields = {
+        "fours": _lanes(blocks["fours"]),
+        "ones": _fives(blocks["ones"])[..., None],
+        "d": _half(blocks["d"]),
+    }
+    if "m" in (blocks.dtype.names or ()):
+        fields["m"] = _half(blocks["m"])
+    return fields
+
+
+def _fields_q2_k(blocks: Array) -> Fields:
+    return {
+        "twos": _lanes(blocks["twos"]),
+        "scales": blocks["scales"],
+        "d": _half(blocks["d"]),
+        "dmin": _half(blocks["dmin"]),
+    }
+
+
+def _fields_q3_k(blocks: Array) -> Fields:
+    return {
+        "twos": _lanes(blocks["twos"]),
+        "ones": _lanes(blocks["ones"]),
+        "scales": k_quants.signed_scales(blocks["scales"]),
+        "d": _half(blocks["d"]),
+    }
+
+
+def _fields_q45_k(blocks: Array) -> Fields:
+    scales, minima = k_quants.scales_and_minima(blocks["scales"])
+    fields = {
+        "fours": _lanes(blocks["fours"]),
+        "scales": scales,
+        "minima": minima,
+        "d": _half(blocks["d"]),
+        "dmin": _half(blocks["dmin"]),
+    }
+    if "ones" in (blocks.dtype.names or ()):
+        fields["ones"] = _lanes(blocks["ones"])
+    return fields
+
+
+def _fields_q6_k(blocks: Array) -> Fields:
+    return {
+        "fours": _lanes(blocks["fours"]),
+        "twos": _lanes(blocks["twos"]),
+        "scales": blocks["scales"],
+        "d": _half(blocks["d"]),
+    }
+
+
+def _fields_iq4_nl(blocks: Array) -> Fields:
+    return {"fours": _lanes(blocks["fours"]), "d": _half(blocks["d"])}
+
+
+def _fields_iq4_xs(blocks: Array) -> Fields:
+    scales = code_books.signed_scales(blocks["scales_low"], blocks["scales_high"])
+    return {"fours": _lanes(blocks["fours"]), "scales": scales, "d": _half(blocks["d"])}
+
+
+def _fields_mxfp4(blocks: Array) -> Fields:
+    return {"fours": _lanes(blocks["fours"]), "exponent": blocks["exponent"][..., None]}
+
+
+_Q5 = [("ones", "<u4"), ("fours", "u1", (16,))]
+_FOURS_AND_SCALES = {"fours": ("<u4", 32), "scales": ("u1", 8), "minima": ("u1", 8)}
+_TWO_HALVES = {"d": ("<u2", 1), "dmin": ("<u2", 1)}
+
+RECORDS: Mapping[str, RecordLayout] = {
+    "q5_0": RecordLayout(
+        32,
+        np.dtype([("d", "<f2"), *_Q5]),
+        _record(fours=("<u4", 4), ones=("<u4", 1), d=("<u2", 1)),
+        _fields_q5,
+    ),
+    "q5_1": RecordLayout(
+        32,
+        np.dtype([("d", "<f2"), ("m", "<f2"), *_Q5]),
+        _record(fours=("<u4", 4), ones=("<u4", 1), d=("<u2", 1), m=("<u2", 1)),
+        _fields_q5,
+    ),
+    "q2_k": RecordLayout(
+        256,
+        k_quants.FILE["q2_k"],
+        _record(twos=("<u4", 16), scales=("u1", 16), **_TWO_HALVES),
+        _fields_q2_k,
+    ),
+    "q3_k": RecordLayout(
+        256,
+        k_quants.FILE["q3_k"],
+        _record(twos=("<u4", 16), ones=("<u4", 8), scales=("i1", 16), d=("<u2", 1)),
+        _fields_q3_k,
+    ),
+    "q4_k": RecordLayout(
+        256, k_quants.FILE["q4_k"], _record(**_FOURS_AND_SCALES, **_TWO_HALVES), _fields_q45_k
+    ),
+    "q5_k": RecordLayout(
+        256,
+        k_quants.FILE["q5_k"],
+        _record(**_FOURS_AND_SCALES, ones=("<u4", 8), **_TWO_HALVES),
+        _fields_q45_k,
+    ),
+    "q6_k": RecordLayout(
+        256,
+        k_quants.FILE["q6_k"],
+        _record(fours=("<u4", 32), twos=("<u4", 16), scales=("i1", 16), d=("<u2", 1)),
+        _fields_q6_k,
+    ),
+    "iq4_nl": RecordLayout(
+        32, code_books.FILE["iq4_nl"], _record(fours=("<u4", 4), d=("<u2", 1)), _fields_iq4_nl
+    ),
+    "iq4_xs": RecordLayout(
+        256,
+        code_books.FILE["iq4_xs"],
+        _record(fours=("<u4", 32), scales=("i1", 8), d=("<u2", 1)),
+        _fields_iq4_xs,
+    ),
+    "mxfp4": RecordLayout(
+        32, code_books.FILE["mxfp4"], _record(fours=("<u4", 4), exponent=("u1", 1)), _fields_mxfp4
+    ),
+}

@@ -1,0 +1,45 @@
+"""Meanings of the stored formats against the `gguf` package's own, to the bit."""
+
+import gguf
+import numpy as np
+import pytest
+
+from hotloop.ir.formats import dequantise
+from hotloop.ir.types import FORMATS, tensor
+
+BLOCKS = [name for name, format in FORMATS.items() if format.quantised and name != "q8"]
+
+
+def theirs(data: np.ndarray, name: str) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return gguf.dequantize(data, gguf.GGMLQuantizationType[name.upper()]).reshape(-1)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_random_bytes_mean_what_gguf_says(name: str, rows: int) -> None:
+    """Every byte there is: subnormal, infinite and NaN scales included."""
+    assert (
+        FORMATS[name].block_bytes
+        == gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name.upper()]][1]
+    )
+    type = tensor(name, rows, 32 * FORMATS[name].block)
+    data = np.random.default_rng(rows).integers(0, 256, type.nbytes, dtype=np.uint8)
+    with np.errstate(all="ignore"):
+        values = dequantise(data, type)
+    assert values.shape == type.shape
+    assert values.dtype == np.float32
+    expected = theirs(data, name)
+    nan = np.isnan(expected)
+    np.testing.assert_array_equal(np.isnan(values.reshape(-1)), nan)
+    same = values.reshape(-1).view(np.uint32)[~nan]
+    np.testing.assert_array_equal(same, expected.view(np.uint32)[~nan])
+
+
+def test_each_exponent_of_mxfp4() -> None:
+    type = tensor("mxfp4", 1, 256 * 32)
+    data = np.full((256, 17), 0x11, np.uint8)
+    data[:, 0] = np.arange(256)
+    values = dequantise(data.reshape(-1), type).reshape(256, 32)
+    np.testing.assert_array_equal(values[:, 0], 2.0 ** (np.arange(256) - 128.0))
+    assert (values == values[:, :1]).all()
