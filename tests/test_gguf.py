@@ -291,7 +291,7 @@ def test_hand_made_files_are_sound_unbroken(tmp_path: Path) -> None:
 
 def test_long_names_are_shortened_in_messages(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError) as error:
-        opened(tmp_path, build(infos=[info(name="n" * 100_000, kind=14)]))
+        opened(tmp_path, build(infos=[info(name="n" * 100_000, kind=15)]))
     assert len(str(error.value)) < 400 + len(str(tmp_path))
 
 
