@@ -54,7 +54,7 @@ MLA = {
     "head_dim": 4,
 }
 
-#: Folder → model type and what its config says beyond `COMMON`.
+#: Folder → model type and what its config says beyond `COMMON`, or leaves out of it (...).
 MODELS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("gemma", {"head_dim": 12, "num_key_value_heads": 1}),
     "starcoder2": (
@@ -68,11 +68,19 @@ MODELS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "hidden_act": "gelu",
             "use_parallel_residual": True,
             "tie_word_embeddings": False,
+            "num_key_value_heads": ...,
+            "head_dim": ...,
         },
     ),
     "gpt_neox_sequential": (
         "gpt_neox",
-        {"rotary_pct": 0.25, "hidden_act": "gelu", "use_parallel_residual": False},
+        {
+            "rotary_pct": 0.25,
+            "hidden_act": "gelu",
+            "use_parallel_residual": False,
+            "num_key_value_heads": ...,
+            "head_dim": ...,
+        },
     ),
     "cohere2": (
         "cohere2",
@@ -86,7 +94,7 @@ MODELS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "phi3_longrope": (
         "phi3",
         {
-            "original_max_position_embeddings": 32,
+            "original_max_position_embeddings": 40,
             "tie_word_embeddings": False,
             "rope_parameters": {
                 "rope_type": "longrope",
@@ -146,10 +154,7 @@ def fill(model: PreTrainedModel, seed: int) -> None:
             continue
         noise = torch.randn(value.shape, generator=random)
         if value.ndim == 1:
-            centre = (
-                1.0 if name.endswith("weight") and "gemma" not in model.config.model_type else 0
-            )
-            data = centre + (0.2 if name.endswith("weight") else 0.3) * noise
+            data = one + 0.2 * noise if name.endswith("weight") else 0.3 * noise
         else:
             gain = (
                 1.5 if any(part in name for part in ("q_proj", "k_proj", "qkv", "query")) else 1.2
@@ -181,7 +186,8 @@ def case(model: PreTrainedModel, ids: list[int]) -> dict[str, Any]:
 
 def make(name: str, folder: Path) -> None:
     kind, changes = MODELS[name]
-    config = AutoConfig.for_model(kind, **(COMMON | changes))
+    numbers = {key: value for key, value in (COMMON | changes).items() if value is not ...}
+    config = AutoConfig.for_model(kind, **numbers)
     config._attn_implementation = "eager"
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     for seed in range(1000):

@@ -10,20 +10,24 @@ from conftest import DATA
 from hotloop import Model, load
 from hotloop.compiler import SCHEDULES
 
-FAMILIES = sorted(path.name for path in (DATA / "tiny").iterdir() if path.is_dir())
+LONGROPE = "phi3_longrope"
+FAMILIES = sorted(
+    path.name for path in (DATA / "tiny").iterdir() if path.is_dir() and path.name != LONGROPE
+)
+Case = dict[str, Any]
 
 
-def cases(name: str) -> list[dict[str, Any]]:
+def cases(name: str) -> list[Case]:
     return json.loads((DATA / "tiny" / name / "reference.json").read_text())["cases"]
 
 
-def answers(model: Model, name: str) -> tuple[bytes, list[list[int]]]:
+def answers(model: Model, cases: list[Case]) -> tuple[bytes, list[list[int]]]:
     """The logits after each case, and what greedy decoding adds; both must be the reference's."""
-    logits = [model.logits(case["input_ids"])[-1] for case in cases(name)]
-    greedy = [[t.id for t in model.generate(case["input_ids"], 24)] for case in cases(name)]
-    for case, found in zip(cases(name), logits, strict=True):
+    logits = [model.logits(case["input_ids"])[-1] for case in cases]
+    greedy = [[t.id for t in model.generate(case["input_ids"], 24)] for case in cases]
+    for case, found in zip(cases, logits, strict=True):
         np.testing.assert_allclose(found, case["logits_last"], rtol=0, atol=5e-4)
-    assert greedy == [case["greedy_ids"] for case in cases(name)]
+    assert greedy == [case["greedy_ids"] for case in cases]
     return np.concatenate(logits).tobytes(), greedy
 
 
@@ -33,6 +37,14 @@ def test_rungs_give_the_reference(name: str) -> None:
     bottom, *middle, top = SCHEDULES
     between = middle[FAMILIES.index(name) % len(middle)]
     with load(DATA / "tiny" / name, 2, bottom, "f32", context=96) as model:
-        expected = answers(model, name)
+        expected = answers(model, cases(name))
         for schedule in (between, top):
-            assert answers(model.with_schedule(schedule), name) == expected, schedule
+            assert answers(model.with_schedule(schedule), cases(name)) == expected, schedule
+
+
+def test_longrope_has_other_angles_for_long_contexts() -> None:
+    """Up to 40 positions and beyond; transformers looks at what is there, hotloop at the limit."""
+    *short, long = cases(LONGROPE)
+    for context, some in ((40, short), (96, [long])):
+        with load(DATA / "tiny" / LONGROPE, 2, activations="f32", context=context) as model:
+            answers(model, some)

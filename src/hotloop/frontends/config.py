@@ -46,6 +46,8 @@ class Config:
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
     norm: str = "rms_norm"
+    parallel: bool = False
+    """Whether the feed-forward net reads what attention reads, not what it leaves."""
 
 
 @dataclass(frozen=True)
@@ -132,12 +134,16 @@ def _embedded(file: ModelFile) -> int:
 
 
 def _hf_share(fields: Fields, usual: float) -> float:
-    """The share of a head that turns: `partial_rotary_factor`, in the section or beside it."""
+    """The share of a head that turns: `partial_rotary_factor`, in the section or beside it.
+
+    GPT-NeoX's older name is `rotary_pct`.
+    """
     none: dict[str, object] = {}
     share = fields.get("", "rope_parameters", dict, none).get("partial_rotary_factor")
     if isinstance(share, int | float):
         return float(share)
-    return fields.get("", "partial_rotary_factor", float, usual)
+    older = fields.get("", "rotary_pct", float, usual)
+    return fields.get("", "partial_rotary_factor", float, older)
 
 
 def _check(file: ModelFile, config: Config) -> None:

@@ -31,6 +31,10 @@ POST_NORMS = {
     "model.layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
     "model.layers.{i}.post_feedforward_layernorm": "blk.{i}.post_ffw_norm",
 }
+FOUR_NORMS = POST_NORMS | {
+    "model.layers.{i}.input_layernorm": "blk.{i}.attn_norm",
+    "model.layers.{i}.pre_feedforward_layernorm": "blk.{i}.ffn_norm",
+}
 
 LLAMA = ENDS | PRE_NORMS | ATTENTION | GATED_FFN
 """Those of most families: Llama's."""

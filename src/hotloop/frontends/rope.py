@@ -67,18 +67,23 @@ def read_rope(
     dims: int,
     context: int,
     *,
-    kind: str | None = None,
+    kind: str = "",
     theta: float | None = None,
     truncate: bool = True,
 ) -> Rope:
     """The angles that a model's file asks for, with `dims` elements of a head turning.
 
-    `kind` picks the section of one kind of layers where a file has one for each; `theta` replaces
-    the base that the file gives; `truncate` is yarn's, where the file doesn't say.
+    `kind` picks the section of one kind of layers where a file has one for each; where it has not,
+    they turn by the base `theta`, unscaled, if it is given. `truncate` is yarn's, where the file
+    doesn't say.
     """
-    section = _gguf_section(fields) if fields.gguf else _hf_section(fields, kind)
+    none: dict[str, Any] = {}
+    own = fields.get("", "rope_parameters", dict, none).get(kind)
+    if theta is not None and not isinstance(own, dict):
+        return Rope(tuple(base_frequencies(theta, dims).tolist()))
+    section = _gguf_section(fields) if fields.gguf else _hf_section(fields, own)
     section = {"truncate": truncate, **section}
-    base = theta if theta is not None else section["rope_theta"]
+    base = section["rope_theta"]
     if not isinstance(base, int | float) or not base > 1:
         raise ModelFileError(
             f"{fields.file.path}: RoPE's base is {base!r}, which must be more than 1; check the "
@@ -162,16 +167,15 @@ def _yarn_factor(stretch: float, section: Mapping[str, Any]) -> float:
     return attention(stretch)
 
 
-def _hf_section(fields: "Fields", kind: str | None) -> dict[str, Any]:
-    """The section for layers of `kind`; keys that stand beside it in the older layout are added."""
+def _hf_section(fields: "Fields", own: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The section, or `own`; keys that stand beside it in the older layout are added."""
     file = fields.file
     none: dict[str, Any] = {}
-    section = file.optional("rope_parameters", dict, None)
+    section = own or file.optional("rope_parameters", dict, None)
     section = section or file.optional("rope_scaling", dict, none)
-    if kind is not None and isinstance(section.get(kind), dict):
-        section = section[kind]
+    older = file.optional("rotary_emb_base", float, 10000.0)  # GPT-NeoX's
     beside = {
-        "rope_theta": file.optional("rope_theta", float, 10000.0),
+        "rope_theta": file.optional("rope_theta", float, older),
         "original_max_position_embeddings": file.metadata.get("original_max_position_embeddings"),
     }
     return {**beside, **{key: value for key, value in section.items() if value is not None}}

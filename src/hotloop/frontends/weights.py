@@ -54,3 +54,10 @@ def changed(
         return np.ascontiguousarray(values).view(np.uint8).reshape(-1)
 
     return WeightData(weight.name, tensor("f32", *weight.type.shape), make, (weight,))
+
+
+def add_one_to_norms(tensors: Tensors, config: object, gguf: bool) -> None:
+    """Gemma's norms multiply by 1 + weight; GGUF's converter has added the 1 already."""
+    for name in [] if gguf else list(tensors):
+        if name.endswith("norm.weight"):
+            tensors[name] = changed(tensors[name], lambda values: values + np.float32(1))
