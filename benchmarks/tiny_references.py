@@ -104,7 +104,10 @@ MODELS: Mapping[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
-    "mixtral": ("mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
+    "mixtral": (
+        "mixtral",
+        {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 32},
+    ),
     "qwen2_moe": (
         "qwen2_moe",
         EXPERTS

@@ -94,3 +94,16 @@ def test_a_bias_is_the_same_for_every_token(tokens: int, count: int) -> None:
     y = from_rows(compute(spec, [rows_of(x), buffer_of(vector)], count, 8), tokens, 37)
     np.testing.assert_array_equal(y[:count], (x + vector)[:count])
     assert np.isnan(y[count:]).all()
+
+
+@pytest.mark.parametrize(("tokens", "count"), [(1, 1), (3, 2)])
+def test_a_gate_is_the_same_for_a_token(tokens: int, count: int) -> None:
+    random = np.random.default_rng(0)
+    x, gate = random.normal(size=(tokens, 37)), random.normal(0, 9, size=(tokens, 1))
+    x, gate = x.astype(np.float32), gate.astype(np.float32)
+    type = tensor("f32", tokens, 37)
+    spec = OpSpec("gated", (type, tensor("f32", tokens, 1)), type)
+    y = from_rows(compute(spec, [rows_of(x), rows_of(gate)], count, 8), tokens, 37)
+    expected = OPS["gated"].meaning(x.astype(np.float64), gate.astype(np.float64))
+    np.testing.assert_allclose(y[:count], expected[:count], rtol=1e-6)
+    assert np.isnan(y[count:]).all()

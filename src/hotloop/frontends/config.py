@@ -14,6 +14,26 @@ from hotloop.util.errors import ModelFileError, UnsupportedError
 
 
 @dataclass(frozen=True)
+class Experts:
+    """A mixture of `count` experts, `used` for each token: see the ops `route`, `route_weights`.
+
+    `ffn` is the width of each; `shared` that of a net that every token goes through besides (0:
+    there is none).
+    """
+
+    count: int
+    used: int
+    ffn: int
+    shared: int = 0
+    scoring: str = "softmax"
+    normalise: bool = True
+    scale: float = 1.0
+    groups: int = 1
+    top_groups: int = 1
+    group_best: int = 1
+
+
+@dataclass(frozen=True)
 class Config:
     """The numbers of a decoder.
 
@@ -46,6 +66,7 @@ class Config:
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
     norm: str = "rms_norm"
+    experts: Experts | None = None
     parallel: bool = False
     """Whether the feed-forward net reads what attention reads, not what it leaves."""
 
@@ -164,6 +185,36 @@ def _check(file: ModelFile, config: Config) -> None:
             f"{file.path} says it has {config.layers} layers, but holds {len(file.tensors)} "
             "tensors; the file is incomplete, download it again."
         )
+
+
+def read_experts(
+    fields: Fields,
+    *,
+    count: str = "num_local_experts",
+    ffn: str = "moe_intermediate_size",
+    normalise: bool = True,
+) -> Experts:
+    """What all mixtures of experts share; `count` and `ffn` are Hugging Face's keys.
+
+    `normalise` says whether the chosen experts' weights sum to 1, where the file doesn't say.
+    """
+    ffn_key = ("feed_forward_length", ffn) if ffn == "intermediate_size" else (_EXPERT_FFN, ffn)
+    experts = Experts(
+        count=fields.need("expert_count", count, int),
+        used=fields.need("expert_used_count", "num_experts_per_tok", int),
+        ffn=fields.need(*ffn_key, int),
+        normalise=fields.get("expert_weights_norm", "norm_topk_prob", bool, normalise),
+        scale=fields.get("expert_weights_scale", "routed_scaling_factor", float, 1.0),
+    )
+    if not (0 < experts.used <= experts.count and experts.ffn > 0):
+        raise ModelFileError(
+            f"{fields.file.path} uses {experts.used} of {experts.count} experts of width "
+            f"{experts.ffn}; the file is damaged, download it again."
+        )
+    return experts
+
+
+_EXPERT_FFN = "expert_feed_forward_length"
 
 
 def with_ropes(config: Config, turned: Sequence[bool]) -> Config:

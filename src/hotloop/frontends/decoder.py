@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hotloop.frontends.config import Config, Fields
+from hotloop.frontends.experts import padded, prepare_experts
 from hotloop.frontends.model_file import ModelFile, WeightData
 from hotloop.frontends.rope import ROPE_TENSORS
 from hotloop.frontends.weights import Tensors
@@ -141,6 +142,60 @@ class LayerBuilder:
         act = self.graph.op(activation, gate, up, to=activation, **attrs)
         return self.linear(act, "ffn_down", config.width)
 
+    def ffn(self, x: str) -> str:
+        """A mixture of experts where this layer has a router, else one net with SwiGLU."""
+        return self.experts(x) if self.has("ffn_gate_inp.weight") else self.gated_ffn(x)
+
+    def experts(self, x: str, activation: str = "swiglu", **attrs: Attr) -> str:
+        """The chosen experts' nets, weighted, and the net that all tokens share, if any."""
+        width, experts = self.decoder.config.width, self.decoder.config.experts
+        assert experts is not None
+        logits = self.linear(x, "ffn_gate_inp", experts.count)
+        correction = [
+            self.weight(name, experts.count) for name in ["exp_probs_b.bias"] if self.has(name)
+        ]
+        ids, weights = self.graph.route(
+            logits,
+            experts.used,
+            *correction,
+            scoring=experts.scoring,
+            groups=experts.groups,
+            top_groups=experts.top_groups,
+            group_best=experts.group_best,
+            normalise=experts.normalise,
+            scale=experts.scale,
+        )
+        rows = padded(experts.ffn)
+
+        def parts(name: str, rows: int, columns: int) -> list[str]:
+            """The weight, and the bias if there is one."""
+            found = [self.weight(f"{name}.weight", experts.count, rows, columns)]
+            if self.has(f"{name}.bias"):
+                found.append(self.weight(f"{name}.bias", experts.count, rows))
+            return found
+
+        def product(name: str) -> str:
+            weight, *bias = parts(name, rows, width)
+            return self.graph.expert_linear(x, weight, ids, *bias, to=name)
+
+        gate, up = product("ffn_gate_exps"), product("ffn_up_exps")
+        act = self.graph.op(activation, gate, up, to=activation, **attrs)
+        down, *biases = parts("ffn_down_exps", width, rows)
+        y = self.graph.expert_mix(act, down, ids, weights, *biases, to="ffn_down_exps")
+        return self.op("add", y, self.shared_expert(x), to="ffn") if experts.shared else y
+
+    def shared_expert(self, x: str) -> str:
+        """The net of every token; some models scale it by the sigmoid of a router of its own."""
+        config = self.decoder.config
+        assert config.experts is not None
+        gate, up = (
+            self.linear(x, f"ffn_{part}_shexp", config.experts.shared) for part in ("gate", "up")
+        )
+        y = self.linear(self.op("swiglu", gate, up), "ffn_down_shexp", config.width)
+        if not self.has("ffn_gate_inp_shexp.weight"):
+            return y
+        return self.op("gated", y, self.linear(x, "ffn_gate_inp_shexp", 1), to="shared")
+
     def plain_ffn(self, x: str, form: str) -> str:
         """down(gelu(up(x))), with gelu's `form`."""
         config = self.decoder.config
@@ -226,8 +281,10 @@ class Decoder:
         """
         fields = Fields(file)
         config = family.config(fields)
-        tensors = _named(file, family, config.layers)
+        tensors = _named(file, family, config)
         family.adapt(tensors, config, fields.gguf)
+        if config.experts:
+            prepare_experts(tensors, config.layers, config.experts)
         made = Decoder(file, family, config, tensors)
         made._check()
         return made
@@ -343,12 +400,14 @@ class Decoder:
 _BIASES = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_down.bias"}
 
 
-def _named(file: ModelFile, family: Family, layers: int) -> dict[str, WeightData]:
+def _named(file: ModelFile, family: Family, config: Config) -> dict[str, WeightData]:
     """Tensors by GGUF's names, but those that are no weights of layers."""
+    experts = range(config.experts.count if config.experts else 0)
     modules = {
-        theirs.format(i=i): ours.format(i=i)
+        theirs.format(i=i, e=e): ours.format(i=i, e=e)
         for theirs, ours in family.hf_names.items()
-        for i in (range(layers) if "{i}" in theirs else (0,))
+        for i in (range(config.layers) if "{i}" in theirs else (0,))
+        for e in (experts if "{e}" in theirs else (0,))
     }
     unread = (*family.unread, *ROPE_TENSORS)
     named = {}

@@ -31,6 +31,13 @@ POST_NORMS = {
     "model.layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
     "model.layers.{i}.post_feedforward_layernorm": "blk.{i}.post_ffw_norm",
 }
+EXPERTS = {
+    "model.layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
+    "model.layers.{i}.mlp.experts.{e}.gate_proj": "blk.{i}.ffn_gate_exps.{e}",
+    "model.layers.{i}.mlp.experts.{e}.up_proj": "blk.{i}.ffn_up_exps.{e}",
+    "model.layers.{i}.mlp.experts.{e}.down_proj": "blk.{i}.ffn_down_exps.{e}",
+}
+"""`{e}` is the expert's number."""
 FOUR_NORMS = POST_NORMS | {
     "model.layers.{i}.input_layernorm": "blk.{i}.attn_norm",
     "model.layers.{i}.pre_feedforward_layernorm": "blk.{i}.ffn_norm",

@@ -61,3 +61,23 @@ def add_one_to_norms(tensors: Tensors, config: object, gguf: bool) -> None:
     for name in [] if gguf else list(tensors):
         if name.endswith("norm.weight"):
             tensors[name] = changed(tensors[name], lambda values: values + np.float32(1))
+
+
+def as_matrix(tensors: Tensors, name: str) -> None:
+    """Give the tensor, where it is a vector, one row."""
+    weight = tensors.get(name)
+    if weight is not None and len(weight.type.shape) == 1:
+        type = TensorType(weight.type.format, (1, *weight.type.shape))
+        tensors[name] = WeightData(name, type, weight.stored, weight.made_of)
+
+
+def columns_of(weight: WeightData, name: str, columns: slice) -> WeightData:
+    """Some columns of a plain matrix, as float32."""
+    rows, count = weight.type.shape
+    shape = (rows, len(range(*columns.indices(count))))
+
+    def take() -> NDArray[np.uint8]:
+        values = dequantise(weight.data, weight.type)[:, columns]
+        return np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+
+    return WeightData(name, tensor("f32", *shape), take, (weight,))

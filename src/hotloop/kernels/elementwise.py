@@ -69,6 +69,21 @@ def bias(tile: Tile) -> None:
             out.store(row.load(i, lanes) + vector.load(i, lanes), i)
 
 
+@kernel("gated")
+def gated(tile: Tile) -> None:
+    """One gate for all elements of a token."""
+    width = tile.spec.operands[0].shape[1]
+    assert tile.result is not None
+    x, gate, y = (p.cast(f32) for p in (*tile.operands, tile.result))
+    for token in loop(tile.count):
+        row, out = x.at(token * row_stride(width)), y.at(token * row_stride(width))
+        # The lowest gate is such that its exp stays finite.
+        low = maximum(constant(SILU_FLOOR, f32), gate.load(token * row_stride(1)))
+        factor = 1.0 / (exp(-low) + 1.0)
+        for i, lanes in strip(tile.hi, tile.lo):
+            out.store(row.load(i, lanes) * factor, i)
+
+
 def _silu(x: Value) -> Value:
     x = maximum(constant(SILU_FLOOR, x.type), x)  # in this order NaN stays NaN
     return x / (exp(-x) + 1.0)

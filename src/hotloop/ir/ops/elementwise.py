@@ -51,6 +51,18 @@ def _sigmoid(x: Array) -> Array:
         return np.asarray(1 / (1 + np.exp(-x)))
 
 
+def _infer_gated(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    x, gate = types
+    tokens, _ = activation(x, "the input")
+    need(gate == tensor("f32", tokens, 1), f"the gate must be f32[{tokens},1], not {gate}")
+    return x
+
+
+def _gated(x: Array, gate: Array) -> Array:
+    """x × sigmoid(gate), with one gate for each token."""
+    return _float(x * _sigmoid(gate))
+
+
 def _add(a: Array, b: Array) -> Array:
     return _float(a + b)
 
@@ -93,6 +105,7 @@ def _geglu(gate: Array, up: Array, *, form: str) -> Array:
 OPS = (
     OpDef("add", "features", _infer_same, _add, aligned=(0, 1)),
     OpDef("bias", "features", _infer_bias, _add, aligned=(0,)),
+    OpDef("gated", "features", _infer_gated, _gated, aligned=(0,)),
     OpDef("scale", "features", _infer_one, _scale, ("factor",), aligned=(0,)),
     OpDef("softcap", "features", _infer_softcap, _softcap, ("cap",), aligned=(0,)),
     OpDef("gelu", "features", _infer_gelu, _gelu, ("form",), aligned=(0,)),
