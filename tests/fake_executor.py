@@ -6,6 +6,7 @@ back through the page table, and fails where it is not what the row says.
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Sequence
 
@@ -17,13 +18,14 @@ from hotloop.runtime.executor import Deliver, Row
 NOTHING = -1
 
 
-def next_token(tokens: Sequence[int], vocab: int) -> int:
-    """What the fake model says after `tokens`."""
-    return zlib.crc32(np.asarray(tokens, np.int32).tobytes()) % vocab
+def next_token(tokens: Sequence[int], vocab: int | Sequence[int]) -> int:
+    """What the fake model says after `tokens`: one of so many ids, or of these."""
+    drawn = zlib.crc32(np.asarray(tokens, np.int32).tobytes())
+    return drawn % vocab if isinstance(vocab, int) else vocab[drawn % len(vocab)]
 
 
 def continuation(
-    prompt: Sequence[int], count: int, vocab: int, stop_ids: Sequence[int] = ()
+    prompt: Sequence[int], count: int, vocab: int | Sequence[int], stop_ids: Sequence[int] = ()
 ) -> list[int]:
     """The tokens that follow `prompt` where nobody disturbs."""
     tokens = list(prompt)
@@ -38,10 +40,25 @@ class FakeExecutor:
     """See the module's text. `calls` notes what was asked for, as short texts."""
 
     def __init__(
-        self, pages: int = 16, page: int = 4, rows: int = 3, block: int = 8, vocab: int = 97
+        self,
+        pages: int = 16,
+        page: int = 4,
+        rows: int = 3,
+        block: int = 8,
+        vocab: int = 97,
+        says: Sequence[int] | None = None,
+        script: Sequence[int] = (),
+        pause: float = 0.0,
     ) -> None:
+        """`says` are the tokens that it says (None: all); `script`, what it says first.
+
+        `pause` is how many seconds each token takes.
+        """
         self.page, self.pages, self.rows, self.block = page, pages, rows, block
         self.vocab = vocab
+        self.says = says or vocab
+        self.script = script
+        self.pause = pause
         self.memory = np.full((pages, page), NOTHING)
         self.calls: list[str] = []
         self._logits: list[NDArray[np.float32]] = []
@@ -65,6 +82,7 @@ class FakeExecutor:
                 self._write(row.table, len(tokens) - 1, tokens[-1])
                 assert self._read(row.table, len(tokens)) == tokens
                 new.append(self._sample(row, tokens))
+            time.sleep(self.pause)
             for tokens, token in zip(sequences, new, strict=True):
                 tokens.append(token)
             ended = any(
@@ -84,13 +102,16 @@ class FakeExecutor:
 
     def _row_logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         logits = np.zeros(self.vocab, np.float32)
-        logits[next_token(tokens, self.vocab)] = 3
+        logits[next_token(tokens, self.says)] = 3
         return logits
 
     def _sample(self, row: Row, tokens: list[int]) -> int:
-        if row.bias is None:
-            return next_token(tokens, self.vocab)
-        return int((self._row_logits(tokens) + row.bias).argmax())
+        made = len(tokens) - row.prompt
+        if row.bias is not None:
+            return int((self._row_logits(tokens) + row.bias).argmax())
+        if made < len(self.script):
+            return self.script[made]
+        return next_token(tokens, self.says)
 
     def _check(self, table: Sequence[int], positions: int) -> None:
         assert NOTHING not in self._read(table, positions)

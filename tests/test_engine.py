@@ -13,7 +13,6 @@ from fake_executor import FakeExecutor, continuation
 from numpy.typing import NDArray
 
 from hotloop.runtime.engine import ClosedError, Engine, QueueFullError, top_logprobs
-from hotloop.runtime.executor import Deliver, Row
 from hotloop.runtime.sampling import Sampling
 from hotloop.runtime.sequence import ConstraintError, Finish, Output, Sequence
 from hotloop.util.errors import ContextError
@@ -50,15 +49,9 @@ class Client:
         return self
 
 
-class SlowExecutor(FakeExecutor):
-    """One whose launches take a while, so that there is something to interrupt."""
-
-    def decode(self, rows: list[Row], steps: int, deliver: Deliver) -> None:
-        def slowly(new: list[list[int]]) -> bool:
-            time.sleep(0.002)
-            return deliver(new)
-
-        super().decode(rows, steps, slowly)
+def slow(pages: int = 16) -> FakeExecutor:
+    """One whose tokens take a while, so that there is something to interrupt."""
+    return FakeExecutor(pages, vocab=VOCAB, pause=0.002)
 
 
 @pytest.fixture
@@ -107,7 +100,7 @@ def test_a_stop_token_ends_it_and_is_the_last(engine: Engine) -> None:
 
 
 def test_cancelling_ends_at_the_next_token_and_frees_all(engine: Engine) -> None:
-    engine.executor = SlowExecutor(vocab=VOCAB)
+    engine.executor = slow()
     clients = [Client([at, 2, 3], more=50) for at in range(3)]
     waiting = Client([9, 9], more=50)
     engine.submit([client.sequence for client in (*clients, waiting)])
@@ -123,7 +116,7 @@ def test_cancelling_ends_at_the_next_token_and_frees_all(engine: Engine) -> None
 
 
 def test_requests_join_a_launch_that_runs(engine: Engine) -> None:
-    engine.executor = SlowExecutor(vocab=VOCAB, pages=16)
+    engine.executor = slow()
     first = Client([1], more=50)
     engine.submit([first.sequence])
     while not first.tokens:
@@ -136,8 +129,8 @@ def test_requests_join_a_launch_that_runs(engine: Engine) -> None:
 
 def test_what_never_fits_and_what_is_too_much_is_refused(executor: FakeExecutor) -> None:
     engine = Engine(executor, queue=2)  # not started: all wait
-    with pytest.raises(ContextError, match="65 tokens do not fit in the KV cache, which holds 64"):
-        engine.submit([Client([1] * 60).sequence])
+    with pytest.raises(ContextError, match="66 tokens do not fit in the KV cache, which holds 64"):
+        engine.submit([Client([1] * 61).sequence])
     engine.submit([Client([1]).sequence for _ in range(4)])
     with pytest.raises(QueueFullError, match="1 requests are waiting and 2 may"):
         engine.submit([Client([1]).sequence, Client([1]).sequence])
@@ -148,7 +141,7 @@ def test_what_never_fits_and_what_is_too_much_is_refused(executor: FakeExecutor)
 
 
 def test_closing_waits_for_a_while_and_then_cancels() -> None:
-    engine = Engine(SlowExecutor(pages=100, vocab=VOCAB), queue=0)
+    engine = Engine(slow(pages=100), queue=0)
     engine.start()
     short, long = Client([1], more=5), Client([2], more=300)
     engine.submit([short.sequence, long.sequence])

@@ -72,7 +72,7 @@ class Engine:
         `ClosedError` where the engine takes nothing any more.
         """
         for sequence in sequences:
-            if self._pages.needed(sequence.limit) > self._pages.count:
+            if self._pages.needed(sequence.limit - 1) > self._pages.count:
                 raise ContextError(
                     f"{sequence.limit} tokens do not fit in the KV cache, which holds "
                     f"{self._pages.count * self._pages.size}; shorten the prompt or max_tokens."

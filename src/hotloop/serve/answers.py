@@ -1,0 +1,109 @@
+"""From a generation to a response: whole, or as a stream of server-sent events.
+
+An `Answer` knows one endpoint's JSON. What is the same for all of them is here: a client that goes
+away ends its generation, and an error in the middle of a stream is its last event.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Protocol
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from hotloop.serve.errors import ApiError
+from hotloop.serve.generation import Delta, Generation
+
+#: nginx's: the client closed the connection. Nobody is there to read it, but logs and metrics do.
+CLIENT_CLOSED_REQUEST = 499
+
+
+class Answer(Protocol):
+    """The JSON of one endpoint."""
+
+    def opening(self) -> Iterator[dict[str, Any]]:
+        """Events of a stream before there is any text."""
+
+    def events(self, delta: Delta) -> Iterator[dict[str, Any]]:
+        """Events that `delta` becomes."""
+
+    def usage_event(self, usage: dict[str, object]) -> dict[str, Any]:
+        """The event that has the usage, for those who asked."""
+
+    def whole(self, deltas: list[Delta], usage: dict[str, object]) -> dict[str, Any]:
+        """The response where nothing is streamed."""
+
+
+async def answer(
+    request: Request, generation: Generation, made_of: Answer, stream: bool, usage: bool
+) -> Response:
+    """Run `generation` and respond; `usage` ends a stream with what was used."""
+    generation.submit()
+    if stream:
+        return _EventStream(generation, made_of, usage)
+    try:
+        deltas = await _unless_gone(request, generation)
+    finally:
+        generation.close()
+    if deltas is None:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    return JSONResponse(made_of.whole(deltas, generation.usage()))
+
+
+async def _unless_gone(request: Request, generation: Generation) -> list[Delta] | None:
+    """All that `generation` gives; None once the client has gone away."""
+
+    async def collect() -> list[Delta]:
+        return [delta async for delta in generation]
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = (asyncio.create_task(collect()), asyncio.create_task(gone()))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return tasks[0].result() if tasks[0].done() else None
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+class _EventStream(StreamingResponse):
+    """Server-sent events. However it ends, also before it began, the generation is closed."""
+
+    def __init__(self, generation: Generation, made_of: Answer, usage: bool) -> None:
+        super().__init__(
+            _events(generation, made_of, usage),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        )
+        self._generation = generation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._generation.close()
+
+
+async def _events(generation: Generation, made_of: Answer, usage: bool) -> AsyncIterator[bytes]:
+    for event in made_of.opening():
+        yield _sse(event)
+    try:
+        async for delta in generation:
+            for event in made_of.events(delta):
+                yield _sse(event)
+    except ApiError as error:
+        yield _sse(error.body())
+        return
+    if usage:
+        yield _sse(made_of.usage_event(generation.usage()))
+    yield b"data: [DONE]\n\n"
+
+
+def _sse(event: dict[str, Any]) -> bytes:
+    text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+    return b"data: " + text.encode() + b"\n\n"

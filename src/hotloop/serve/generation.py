@@ -1,0 +1,202 @@
+"""A generation: the sequences of one request on the engine, and their text as it comes.
+
+The engine knows tokens only and calls from its own thread; here tokens become text, stop strings
+are found, and whoever waits in the event loop gets both. Leaving a generation, for whatever
+reason, cancels what still runs.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.runtime.sampling import Sampling
+from hotloop.runtime.sequence import Constraint, Finish, Output, TopLogprobs
+from hotloop.runtime.sequence import Sequence as Tokens
+from hotloop.serve.errors import ApiError
+from hotloop.serve.served import Served
+from hotloop.serve.stops import StopFinder
+
+
+@dataclass(frozen=True)
+class Options:
+    """How every choice of a request is generated.
+
+    `max_tokens` None means what the context still holds. `constraint` makes a grammar for one
+    choice. `special` shows the text of control tokens.
+    """
+
+    max_tokens: int | None
+    sampling: Sampling
+    n: int = 1
+    stops: Sequence[str] = ()
+    bias: NDArray[np.float32] | None = None
+    logprobs: int | None = None
+    constraint: Callable[[], Constraint] | None = None
+    special: bool = False
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What came for one choice: text, logprobs of its tokens, and at the end why it ended."""
+
+    index: int
+    text: str
+    logprobs: list[tuple[int, TopLogprobs]] = field(default_factory=list)
+    finish: Finish | None = None
+
+
+class Choice:
+    """One answer to one prompt: its sequence, and what has become text."""
+
+    def __init__(
+        self, index: int, served: Served, prompt: list[int], options: Options, sequence: Tokens
+    ) -> None:
+        self.index = index
+        self.sequence = sequence
+        self.prompt = prompt
+        self.made = 0
+        self.seen = 0.0  # when its last tokens came
+        self.cached = 0
+        self.ended = False
+        self._text = served.tokenizer.stream(options.special)
+        self._stops = StopFinder(options.stops)
+        self._stop_ids = options.sampling.stop_ids
+        self._held: list[tuple[int, TopLogprobs]] = []
+
+    def take(self, output: Output) -> Delta | None:
+        """What `output` adds; None where nothing is certain yet. Sets `ended`."""
+        self.cached = output.cached
+        text, finish = "", output.finish
+        for at, token in enumerate(output.tokens):
+            self.made += 1
+            if output.logprobs:
+                self._held.append((token, output.logprobs[at]))
+            if token not in self._stop_ids:
+                text += self._stops.push(self._text.push(token))
+            if self._stops.stopped:
+                finish = Finish.STOP
+                break
+        if finish is not None:
+            self.ended = True
+            if not self._stops.stopped:
+                text += self._stops.push(self._text.flush()) + self._stops.flush()
+        if not text and finish is None:
+            return None
+        held, self._held = self._held, []
+        return Delta(self.index, text, held, finish)
+
+
+class Generation:
+    """The choices for all prompts of a request: n for the first prompt, n for the second, …
+
+    `submit` it, iterate over it, and `close` it, whatever happens in between.
+    """
+
+    def __init__(self, served: Served, prompts: Sequence[list[int]], options: Options) -> None:
+        self.served = served
+        self.prompts = prompts
+        self.options = options
+        self._submitted = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[tuple[int, Output]] = asyncio.Queue()
+        self.choices = [
+            self._choice(at * options.n + copy, prompt, copy)
+            for at, prompt in enumerate(prompts)
+            for copy in range(options.n)
+        ]
+
+    def _choice(self, index: int, prompt: list[int], copy: int) -> Choice:
+        options, room = self.options, self.served.context + 1 - len(prompt)
+        if not prompt:
+            raise ApiError("the prompt has no tokens; give at least one.", param="prompt")
+        if room < 1:
+            raise ApiError(
+                f"the prompt has {len(prompt)} tokens and the context holds "
+                f"{self.served.context}; shorten it.",
+                code="context_length_exceeded",
+            )
+        more = room if options.max_tokens is None else min(options.max_tokens, room)
+        seed = (options.sampling.seed + copy) % 2**64
+        sequence = Tokens(
+            list(prompt),
+            len(prompt) + more,
+            replace(options.sampling, seed=seed),
+            partial(self._sink, index),
+            options.bias,
+            options.constraint() if options.constraint else None,
+            options.logprobs,
+        )
+        return Choice(index, self.served, prompt, options, sequence)
+
+    def _sink(self, index: int, output: Output) -> None:
+        """On the engine's thread. A loop that has been closed has nobody left to tell."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, output))
+
+    def submit(self) -> None:
+        """Hand all choices to the engine, which takes all or none: see `Engine.submit`."""
+        self._submitted = time.perf_counter()
+        if self.options.max_tokens == 0:
+            for choice in self.choices:
+                self._queue.put_nowait((choice.index, Output([], 0, finish=Finish.LENGTH)))
+        else:
+            self.served.engine.submit([choice.sequence for choice in self.choices])
+
+    def close(self) -> None:
+        """Cancel what still runs."""
+        self._cancel([choice for choice in self.choices if not choice.ended])
+
+    def _cancel(self, choices: Sequence[Choice]) -> None:
+        if choices:
+            self.served.engine.cancel([choice.sequence for choice in choices])
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        """What comes, in the order of its coming, until all choices have ended.
+
+        Raises `ApiError` where one ends without its own or its client's doing.
+        """
+        left = len(self.choices)
+        while left:
+            index, output = await self._queue.get()
+            choice = self.choices[index]
+            if choice.ended:
+                continue  # tokens after a stop string
+            if output.finish in (Finish.ERROR, Finish.CANCELLED):
+                text = output.error or "the server is shutting down."
+                raise ApiError(text, 503 if output.finish is Finish.CANCELLED else 500)
+            if output.tokens:
+                self._note_time(choice)
+            delta = choice.take(output)
+            if delta is None:
+                continue
+            if delta.finish is not None:
+                left -= 1
+                if output.finish is None:  # a stop string, of which the engine knows nothing
+                    self._cancel([choice])
+            yield delta
+
+    def _note_time(self, choice: Choice) -> None:
+        now = time.perf_counter()
+        if choice.made:
+            self.served.metrics.between.observe(now - choice.seen)
+        else:
+            self.served.metrics.first.observe(now - self._submitted)
+        choice.seen = now
+
+    def usage(self) -> dict[str, object]:
+        """The JSON of `schemas.Usage`: each prompt counts once, whatever n is."""
+        prompt = sum(len(tokens) for tokens in self.prompts)
+        made = sum(choice.made for choice in self.choices)
+        cached = sum(choice.cached for choice in self.choices[:: self.options.n])
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": made,
+            "total_tokens": prompt + made,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }

@@ -1,0 +1,110 @@
+"""Served: a model with its engine, as the endpoints see it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hotloop.frontends.chat_template import render
+from hotloop.frontends.tokenizer import Tokenizer
+from hotloop.runtime.engine import Engine
+from hotloop.serve.errors import ApiError
+from hotloop.serve.metrics import Metrics
+
+#: A text of more characters than this for each token of the context is refused unread: turning it
+#: into tokens takes time. Ordinary text has three to five, a run of spaces may have more.
+CHARACTERS_PER_TOKEN = 32
+
+
+@dataclass(frozen=True)
+class Served:
+    """`context` and `vocab` count tokens, `created` is in seconds since 1970.
+
+    `weight_bytes` is what a token reads of the weights, `bandwidth` what the memory gives at most,
+    in bytes per second: together, the limit of tokens per second for one stream.
+    """
+
+    name: str
+    engine: Engine
+    tokenizer: Tokenizer
+    context: int
+    vocab: int
+    created: int
+    metrics: Metrics
+    weight_bytes: int = 0
+    bandwidth: float = 0.0
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        return self.tokenizer.stop_ids
+
+    def check_name(self, name: str | None) -> None:
+        """Raise where a request asks for another model."""
+        if name is not None and name != self.name:
+            text = f"there is no model {name!r:.80}; this server has {self.name!r}."
+            raise ApiError(text, 404, "model", "model_not_found")
+
+    def encode_prompt(self, text: str, param: str) -> list[int]:
+        """The tokens of a prompt that is text: with BOS, where the model's file says so."""
+        return self._with_bos(self.encode(text, param))
+
+    def encode(self, text: str, param: str) -> list[int]:
+        if len(text) > self.context * CHARACTERS_PER_TOKEN:
+            raise ApiError(
+                f"{param} has {len(text)} characters, too many for a context of {self.context} "
+                "tokens; shorten it.",
+                param=param,
+                code="context_length_exceeded",
+            )
+        return self.tokenizer.encode(text)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        tools: Sequence[Mapping[str, object]] | None,
+        names: Mapping[str, Any],
+    ) -> list[int]:
+        """The tokens of a conversation, as the model's template writes it."""
+        template = self.tokenizer.chat_template
+        if template is None:
+            raise ApiError(
+                f"{self.name} has no chat template; use /v1/completions.", 400, "messages"
+            )
+        text = render(
+            template,
+            messages,
+            bos_token=self._text_of(self.tokenizer.bos_id),
+            eos_token=self._text_of(self.tokenizer.eos_id),
+            tools=tools,
+            **names,
+        )
+        tokens = self.encode(text, "messages")
+        return tokens if tokens[:1] == [self.tokenizer.bos_id] else self._with_bos(tokens)
+
+    def status(self) -> dict[str, Any]:
+        """What the web page shows: the model, the limit that its memory sets, the engine's load."""
+        limit = self.bandwidth / self.weight_bytes if self.weight_bytes else 0.0
+        return {
+            "model": self.name,
+            "context": self.context,
+            "facts": dict(self.facts),
+            "takes_chat": self.takes_chat,
+            "memory_tokens_per_second": round(limit, 1),
+            "load": asdict(self.engine.load()),
+        }
+
+    @property
+    def takes_chat(self) -> bool:
+        return self.tokenizer.chat_template is not None
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the model's template has a place for tools."""
+        return "tools" in (self.tokenizer.chat_template or "")
+
+    def _with_bos(self, tokens: list[int]) -> list[int]:
+        bos = self.tokenizer.bos_id
+        return [bos, *tokens] if self.tokenizer.adds_bos and bos is not None else tokens
+
+    def _text_of(self, token: int | None) -> str:
+        return "" if token is None else self.tokenizer.token_text(token)

@@ -1,0 +1,568 @@
+"""The server as its clients see it: OpenAI's own Python client, and rude ones by plain HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import openai
+import pytest
+import requests
+from fake_executor import continuation
+from serving import BOS, END, LETTERS, VOCAB, Running, make_executor, running, wait_until
+
+from hotloop.serve.app import Access
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator[openai.OpenAI]:
+    with connect(server) as client:
+        yield client
+
+
+def connect(server: Running, key: str = "none") -> openai.OpenAI:
+    return openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0, timeout=20)
+
+
+def says(text: str) -> Iterator[Running]:
+    """A server whose model says `text` and then ends."""
+    return running(make_executor(script=[*text.encode(), END]))
+
+
+def post(server: Running, path: str, body: object, **options: object) -> requests.Response:
+    return requests.post(server.url + path, json=body, timeout=20, **options)
+
+
+# models and tokens
+
+
+def test_models(client: openai.OpenAI) -> None:
+    (model,) = client.models.list().data
+    assert model.id == "tiny"
+    assert client.models.retrieve("tiny") == model
+    with pytest.raises(openai.NotFoundError, match="this server has 'tiny'"):
+        client.models.retrieve("gpt-4")
+
+
+def test_tokenize_and_back(server: Running) -> None:
+    made = post(server, "/tokenize", {"prompt": "hé<|im_end|>"}).json()
+    assert made == {"tokens": [BOS, *"hé".encode(), END], "count": 5, "max_model_len": 512}
+    bare = post(server, "/tokenize", {"prompt": "a", "add_special_tokens": False}).json()
+    assert bare["tokens"] == [97]
+    back = post(server, "/detokenize", {"tokens": made["tokens"]}).json()
+    assert back == {"prompt": "<s>hé<|im_end|>"}
+
+
+# completions
+
+
+def test_a_completion_is_what_the_model_says(client: openai.OpenAI) -> None:
+    done = client.completions.create(model="tiny", prompt="abc", max_tokens=12)
+    (choice,) = done.choices
+    wanted = continuation([BOS, *b"abc"], 12, LETTERS)
+    assert choice.text.encode() == bytes(wanted)
+    assert choice.finish_reason == "length"
+    assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (4, 12)
+    assert done.usage.total_tokens == 16
+
+
+def test_sixteen_tokens_are_the_default(client: openai.OpenAI) -> None:
+    done = client.completions.create(model="tiny", prompt="abc")
+    assert done.usage.completion_tokens == 16
+
+
+def test_several_prompts_and_choices(client: openai.OpenAI) -> None:
+    done = client.completions.create(model="tiny", prompt=["a", "b"], n=2, max_tokens=4)
+    assert [choice.index for choice in done.choices] == [0, 1, 2, 3]
+    a, b = (bytes(continuation([BOS, *p], 4, LETTERS)).decode() for p in (b"a", b"b"))
+    assert [choice.text for choice in done.choices] == [a, a, b, b]
+    assert done.usage.prompt_tokens == 4
+
+
+def test_prompts_of_tokens(client: openai.OpenAI) -> None:
+    one = client.completions.create(model="tiny", prompt=[1, 2, 3], max_tokens=4)
+    two = client.completions.create(model="tiny", prompt=[[1, 2, 3], [4]], max_tokens=4)
+    assert one.choices[0].text == two.choices[0].text
+    assert len(two.choices) == 2
+
+
+def test_echo(client: openai.OpenAI) -> None:
+    done = client.completions.create(model="tiny", prompt="abc", max_tokens=0, echo=True)
+    assert done.choices[0].text == "abc"
+    assert done.choices[0].finish_reason == "length"
+    assert done.usage.completion_tokens == 0
+    stream = client.completions.create(
+        model="tiny", prompt="abc", max_tokens=2, echo=True, stream=True
+    )
+    text = "".join(chunk.choices[0].text for chunk in stream)
+    assert text.encode() == b"abc" + bytes(continuation([BOS, *b"abc"], 2, LETTERS))
+
+
+def test_completion_logprobs(client: openai.OpenAI) -> None:
+    done = client.completions.create(model="tiny", prompt="abc", max_tokens=3, logprobs=2)
+    logprobs = done.choices[0].logprobs
+    assert "".join(logprobs.tokens) == done.choices[0].text
+    assert logprobs.text_offset == [0, 1, 2]
+    assert all(len(top) == 2 for top in logprobs.top_logprobs)
+    assert all(
+        top[token] == logprob == max(top.values())
+        for token, logprob, top in zip(
+            logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True
+        )
+    )
+
+
+def test_logit_bias(client: openai.OpenAI) -> None:
+    forced = client.completions.create(
+        model="tiny", prompt="abc", max_tokens=3, logit_bias={"120": 100}
+    )
+    assert forced.choices[0].text == "xxx"
+    first = continuation([BOS, *b"abc"], 1, LETTERS)[0]
+    banned = client.completions.create(
+        model="tiny", prompt="abc", max_tokens=1, logit_bias={str(first): -100}
+    )
+    assert banned.choices[0].text != chr(first)
+
+
+# chat
+
+
+def test_chat(client: openai.OpenAI) -> None:
+    done = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=5, seed=1)
+    prompt = b"Hello"
+    assert done.choices[0].message.role == "assistant"
+    assert len(done.choices[0].message.content) == 5
+    assert done.object == "chat.completion"
+    assert done.usage.prompt_tokens == len(prompt) + len("user\n\nassistant\n") + 4
+
+
+def test_streams_say_the_same(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=20, n=2)
+    stream = client.chat.completions.create(
+        model="tiny",
+        messages=HELLO,
+        max_completion_tokens=20,
+        n=2,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    texts, reasons, usage = ["", ""], [None, None], None
+    for chunk in stream:
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            reasons[choice.index] = choice.finish_reason or reasons[choice.index]
+    assert texts == [choice.message.content for choice in whole.choices]
+    assert reasons == ["length", "length"]
+    assert usage.completion_tokens == whole.usage.completion_tokens == 40
+    assert usage.prompt_tokens_details.cached_tokens > 0
+
+
+def test_a_stop_token_ends_the_text() -> None:
+    with says("Yes.") as server, connect(server) as client:
+        done = client.chat.completions.create(model="tiny", messages=HELLO)
+    assert done.choices[0].message.content == "Yes."
+    assert done.choices[0].finish_reason == "stop"
+    assert done.usage.completion_tokens == 5
+
+
+def test_stop_strings_end_it_too() -> None:
+    with says("one two three four five six") as server, connect(server) as client:
+        asked = {"model": "tiny", "messages": HELLO, "stop": ["e f", "six"]}
+        done = client.chat.completions.create(**asked)
+        stream = client.chat.completions.create(**asked, stream=True)
+        streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    assert done.choices[0].message.content == streamed == "one two thre"
+    assert done.choices[0].finish_reason == "stop"
+    assert done.usage.completion_tokens == len("one two three f")
+
+
+def test_characters_of_several_tokens_come_whole() -> None:
+    text = "Grüße, 世界 🌍!"
+    with says(text) as server, connect(server) as client:
+        stream = client.chat.completions.create(model="tiny", messages=HELLO, stream=True)
+        pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
+    assert "".join(pieces) == text
+    assert "世" in pieces
+    assert "🌍" in pieces
+
+
+def test_a_character_that_stays_incomplete() -> None:
+    script = [*"é".encode()[:1], END]
+    with running(make_executor(script=script)) as server, connect(server) as client:
+        done = client.chat.completions.create(model="tiny", messages=HELLO)
+    assert done.choices[0].message.content == "�"
+
+
+def test_chat_logprobs(client: openai.OpenAI) -> None:
+    for stream in (False, True):
+        got = client.chat.completions.create(
+            model="tiny", messages=HELLO, max_tokens=3, logprobs=True, top_logprobs=2, stream=stream
+        )
+        choices = [chunk.choices[0] for chunk in got] if stream else got.choices
+        found = [one for choice in choices if choice.logprobs for one in choice.logprobs.content]
+        assert [len(one.top_logprobs) for one in found] == [2, 2, 2]
+        assert all(one.top_logprobs[0].token == one.token for one in found)
+        assert all(bytes(one.bytes).decode() == one.token for one in found)
+
+
+# grammars and tools
+
+
+def test_json_schema(client: openai.OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"answer": {"enum": ["yes", "no"]}, "n": {"type": "integer"}},
+        "required": ["answer", "n"],
+        "additionalProperties": False,
+    }
+    done = client.chat.completions.create(
+        model="tiny",
+        messages=HELLO,
+        max_tokens=60,
+        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+        logit_bias={"32": -100, "10": -100, **{str(digit): -50 for digit in b"-123456789"}},
+    )
+    assert done.choices[0].finish_reason == "stop"
+    found = json.loads(done.choices[0].message.content)
+    assert found["answer"] in ("yes", "no")
+    assert isinstance(found["n"], int)
+
+
+def test_lark_grammar(client: openai.OpenAI) -> None:
+    done = client.completions.create(
+        model="tiny",
+        prompt="abc",
+        n=2,
+        max_tokens=60,
+        extra_body={"grammar": 'start: "<" /[ab]{3}/ ">"'},
+    )
+    assert all(choice.text[0] + choice.text[-1] == "<>" for choice in done.choices)
+    assert all(set(choice.text[1:-1]) <= set("ab") for choice in done.choices)
+    assert done.choices[0].finish_reason == "stop"
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Rome", "Oslo"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ('I look. <tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>',
+         "I look. "),
+        ('[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Rome"}}]', None),
+        (' {"name": "weather", "parameters": {"city": "Rome"}}', None),
+    ],
+)  # fmt: skip
+def test_tool_calls_are_found(text: str, content: str | None) -> None:
+    with says(text) as server, connect(server) as client:
+        asked = {"model": "tiny", "messages": HELLO, "tools": [WEATHER]}
+        (choice,) = client.chat.completions.create(**asked).choices
+        (call,) = choice.message.tool_calls
+        assert choice.message.content == content
+        assert choice.finish_reason == "tool_calls"
+        assert call.function.name == "weather"
+        assert json.loads(call.function.arguments) == {"city": "Rome"}
+        chunks = list(client.chat.completions.create(**asked, stream=True))
+        (streamed,) = [
+            c.choices[0].delta.tool_calls for c in chunks if c.choices[0].delta.tool_calls
+        ]
+        assert streamed[0].function.model_dump() == call.function.model_dump()
+        assert "".join(c.choices[0].delta.content or "" for c in chunks) == (content or "")
+        # And the answer goes back.
+        messages = [
+            *HELLO,
+            {"role": "assistant", "tool_calls": [call.model_dump()]},
+            {"role": "tool", "tool_call_id": call.id, "content": "sunny"},
+        ]
+        client.chat.completions.create(**(asked | {"messages": messages}))
+
+
+@pytest.mark.parametrize("text", ["{braces} are text", "a <tool_call> for nothing", "<tool"])
+def test_what_only_looks_like_a_call_is_text(text: str) -> None:
+    with says(text) as server, connect(server) as client:
+        done = client.chat.completions.create(model="tiny", messages=HELLO, tools=[WEATHER])
+    assert done.choices[0].message.content == text
+    assert done.choices[0].message.tool_calls is None
+
+
+def test_a_call_that_is_demanded_is_made(client: openai.OpenAI) -> None:
+    named = {"type": "function", "function": {"name": "weather"}}
+    for choice, reason in (("required", "tool_calls"), (named, "stop")):
+        done = client.chat.completions.create(
+            model="tiny",
+            messages=HELLO,
+            tools=[WEATHER],
+            tool_choice=choice,
+            logit_bias={"32": -100, "10": -100},
+        )
+        (call,) = done.choices[0].message.tool_calls
+        assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")
+        assert done.choices[0].finish_reason == reason
+
+
+# what is wrong
+
+
+CHAT = {"model": "tiny", "messages": HELLO}
+COMPLETION = {"model": "tiny", "prompt": "a"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("chat/completions", CHAT | {"temperature": -1}, "temperature"),
+        ("chat/completions", CHAT | {"temperature": "0.5"}, "temperature"),
+        ("chat/completions", CHAT | {"max_token": 5}, "max_token"),
+        ("chat/completions", CHAT | {"messages": []}, "messages"),
+        ("chat/completions", CHAT | {"messages": [{"role": "cat"}]}, "messages.0.role"),
+        ("chat/completions", CHAT | {"top_logprobs": 2}, "top_logprobs"),
+        ("chat/completions", CHAT | {"stop": [""]}, "stop.0"),
+        ("chat/completions", CHAT | {"stop": ["x"] * 17}, "stop"),
+        ("chat/completions", CHAT | {"stream_options": {}}, "stream_options"),
+        ("chat/completions", CHAT | {"logit_bias": {"9999": 1}}, "logit_bias"),
+        ("chat/completions", CHAT | {"logit_bias": {"-1": 1}}, "logit_bias"),
+        ("chat/completions", CHAT | {"tool_choice": "required"}, "tool_choice"),
+        ("chat/completions", CHAT | {"response_format": {"type": "xml"}}, "response_format"),
+        (
+            "chat/completions",
+            CHAT | {"grammar": "start: x", "response_format": {"type": "json_object"}},
+            "response_format",
+        ),
+        ("chat/completions", CHAT | {"grammar": "start: nothing"}, "grammar"),
+        (
+            "chat/completions",
+            CHAT
+            | {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"type": "cat"}},
+                }
+            },
+            "response_format.json_schema.schema",
+        ),
+        ("chat/completions", CHAT | {"chat_template_kwargs": {"messages": 1}},
+         "chat_template_kwargs"),
+        ("chat/completions", CHAT | {"n": 129}, "n"),
+        ("completions", COMPLETION | {"prompt": []}, "prompt"),
+        ("completions", COMPLETION | {"prompt": [VOCAB]}, "prompt"),
+        ("completions", COMPLETION | {"prompt": ["a"] * 65, "n": 2}, "n"),
+        ("completions", COMPLETION | {"best_of": 2}, "best_of"),
+        ("completions", COMPLETION | {"suffix": "x"}, "suffix"),
+        ("completions", COMPLETION | {"echo": True, "logprobs": 1}, "echo"),
+        ("completions", {"model": "tiny"}, "prompt"),
+    ],
+)  # fmt: skip
+def test_a_wrong_field_is_named(
+    server: Running, path: str, body: dict[str, object], param: str
+) -> None:
+    response = post(server, f"/v1/{path}", body)
+    error = response.json()["error"]
+    assert response.status_code == 400, error
+    assert error["type"] == "invalid_request_error"
+    assert error["param"] == param
+    assert error["message"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "nul", '{"model": ' * 5000, "\xff", "[" * 100_000])
+def test_what_is_not_json(server: Running, text: str) -> None:
+    response = requests.post(
+        server.url + "/v1/chat/completions",
+        data=text.encode("latin-1"),
+        headers={"Content-Type": "application/json"},
+        timeout=20,
+    )
+    assert response.status_code == 400
+    assert response.json()["error"]["message"]
+
+
+def test_prompts_that_do_not_fit(server: Running, client: openai.OpenAI) -> None:
+    for prompt in ("a" * 600, "a" * 100_000):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.completions.create(model="tiny", prompt=prompt)
+        assert caught.value.code == "context_length_exceeded"
+    done = client.completions.create(model="tiny", prompt="a" * 500, max_tokens=1000)
+    assert done.usage.total_tokens == 513  # the last token is known, but was not taken in
+    assert done.choices[0].finish_reason == "length"
+
+
+def test_what_is_not_there(server: Running) -> None:
+    for method, path, status in (
+        ("GET", "/nothing", 404),
+        ("GET", "/v1/completions", 405),
+        ("POST", "/v1/models", 405),
+    ):
+        response = requests.request(method, server.url + path, timeout=20)
+        assert response.status_code == status
+        assert path in response.json()["error"]["message"]
+    response = post(server, "/v1/embeddings", {"model": "tiny", "input": "x"})
+    assert response.status_code == 501
+    assert "not embeddings" in response.json()["error"]["message"]
+    wrong = post(server, "/v1/completions", COMPLETION | {"model": "gpt-4"})
+    assert wrong.status_code == 404
+    assert wrong.json()["error"]["code"] == "model_not_found"
+
+
+def test_models_without_a_template() -> None:
+    with running(template=None) as server:
+        response = post(server, "/v1/chat/completions", CHAT)
+        assert response.status_code == 400
+        assert "no chat template; use /v1/completions" in response.json()["error"]["message"]
+
+
+def test_templates_that_refuse_or_never_end() -> None:
+    for template in ("{{ raise_exception('no') }}", "{% for a in range(9999999999) %}{% endfor %}"):
+        with running(template=template) as server:
+            response = post(server, "/v1/chat/completions", CHAT)
+            assert response.status_code == 400
+            assert "the chat template" in response.json()["error"]["message"]
+    with running(template="{{ messages[0].content }}") as server:
+        response = post(server, "/v1/chat/completions", CHAT | {"tools": [WEATHER]})
+        assert response.json()["error"]["param"] == "tools"
+
+
+# who may ask, and how much
+
+
+def test_api_keys() -> None:
+    with running(access=Access(keys=("right", "other"))) as server:
+        assert requests.get(server.url + "/health", timeout=20).ok
+        refused = requests.get(server.url + "/v1/models", timeout=20)
+        assert refused.status_code == 401
+        assert refused.headers["WWW-Authenticate"] == "Bearer"
+        assert "wants an API key" in refused.json()["error"]["message"]
+        with connect(server, "wrong") as client, pytest.raises(openai.AuthenticationError):
+            client.models.list()
+        for key in ("right", "other"):
+            with connect(server, key) as client:
+                assert client.models.list().data
+        for path in ("/metrics", "/status", "/openapi.json", "/v1/x"):
+            assert requests.get(server.url + path, timeout=20).status_code == 401
+
+
+def test_bodies_have_a_limit() -> None:
+    with running(access=Access(body=1000)) as server:
+        large = b'{"prompt": "' + b"a" * 2000 + b'"}'
+        response = requests.post(server.url + "/tokenize", data=large, timeout=20)
+        assert response.status_code == 413
+        chunked = requests.post(
+            server.url + "/tokenize",
+            data=iter([large[:900], large[900:]]),
+            headers={"Content-Type": "application/json"},
+            timeout=20,
+        )
+        assert chunked.status_code == 413
+        assert chunked.json()["error"]["message"].endswith("the body is larger than 1000 bytes.")
+
+
+def test_origins_and_hosts() -> None:
+    access = Access(origins=("https://a.example",), hosts=("127.0.0.1",))
+    with running(access=access) as server:
+        for origin, allowed in (("https://a.example", True), ("https://b.example", False)):
+            response = requests.get(
+                server.url + "/v1/models", headers={"Origin": origin}, timeout=20
+            )
+            assert ("access-control-allow-origin" in response.headers) == allowed
+        evil = requests.get(server.url + "/v1/models", headers={"Host": "evil.example"}, timeout=20)
+        assert evil.status_code == 400
+
+
+def test_a_full_queue_says_when_to_come_back() -> None:
+    with running(make_executor(rows=1, pause=0.01), queue=1) as server, connect(server) as client:
+        streams = [
+            client.completions.create(model="tiny", prompt="a", max_tokens=100, stream=True)
+            for _ in range(2)
+        ]
+        with pytest.raises(openai.RateLimitError) as caught:
+            client.completions.create(model="tiny", prompt="a")
+        assert caught.value.response.headers["retry-after"] == "1"
+        assert caught.value.code == "queue_full"
+        for stream in streams:
+            stream.close()
+        wait_until(lambda: server.served.engine.load().running == 0)
+        assert client.completions.create(model="tiny", prompt="a").choices
+
+
+# clients that go away, and the engine that does
+
+
+def test_clients_that_go_away_end_their_sequences() -> None:
+    with running(make_executor(pause=0.01)) as server:
+        engine = server.served.engine
+        for stream in (True, False):
+            body = json.dumps(COMPLETION | {"max_tokens": 500, "stream": stream})
+            connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
+            connection.request(
+                "POST", "/v1/completions", body, {"Content-Type": "application/json"}
+            )
+            wait_until(lambda: engine.load().running == 1)
+            made = engine.load().output_tokens
+            wait_until(lambda made=made: engine.load().output_tokens > made)
+            connection.close()
+            wait_until(lambda: engine.load().running == 0, 3)
+            assert engine.load().output_tokens < 200
+
+
+def test_a_body_that_never_comes(server: Running) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as half:
+        half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        time.sleep(0.05)
+    assert requests.get(server.url + "/health", timeout=20).ok
+
+
+def test_closing_tells_the_streams() -> None:
+    with running(make_executor(pause=0.01)) as server, connect(server) as client:
+        stream = client.completions.create(model="tiny", prompt="a", max_tokens=500, stream=True)
+        next(stream)
+        closing = threading.Thread(target=server.served.engine.close)
+        closing.start()
+        with pytest.raises(openai.APIError, match="shutting down"):
+            list(stream)
+        closing.join()
+        assert requests.get(server.url + "/health", timeout=20).status_code == 503
+        with pytest.raises(openai.InternalServerError):
+            client.completions.create(model="tiny", prompt="a")
+
+
+def test_metrics_and_status(server: Running, client: openai.OpenAI) -> None:
+    client.completions.create(model="tiny", prompt="abc", max_tokens=5)
+    text = requests.get(server.url + "/metrics", timeout=20).text
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(values["hotloop_output_tokens_total"]) >= 5
+    assert float(values["hotloop_time_to_first_token_seconds_count"]) >= 1
+    assert float(values['hotloop_requests_total{path="/v1/completions",status="200"}']) >= 1
+    status = requests.get(server.url + "/status", timeout=20).json()
+    assert status["model"] == "tiny"
+    assert status["memory_tokens_per_second"] == 1000
+    assert status["load"]["pages"] == 64
+
+
+def test_the_page_asks_nobody_else(server: Running) -> None:
+    for path in ("/", "/static/app.js", "/static/style.css"):
+        response = requests.get(server.url + path, timeout=20)
+        assert response.ok
+        assert response.headers["Content-Security-Policy"].startswith("default-src 'self'")

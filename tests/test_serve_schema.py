@@ -1,0 +1,30 @@
+"""The published schema is true: schemathesis makes requests from it, right ones and wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import positive_data_acceptance
+from serving import Running, make_executor, make_served, running
+
+from hotloop.serve.app import Access, make_app
+
+published = schemathesis.openapi.from_dict(
+    make_app(make_served(make_executor()), Access()).openapi()
+).exclude(path="/v1/embeddings")  # says 501, whatever it is asked
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running() as server:
+        yield server
+
+
+@published.parametrize()
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+def test_requests_made_from_the_schema(case: schemathesis.Case, server: Running) -> None:
+    """Fields that exclude each other are beyond a schema: it may call right what is refused."""
+    case.call_and_validate(base_url=server.url, excluded_checks=[positive_data_acceptance])
