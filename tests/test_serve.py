@@ -404,6 +404,7 @@ def test_prompts_that_do_not_fit(server: Running, client: openai.OpenAI) -> None
         with pytest.raises(openai.BadRequestError) as caught:
             client.completions.create(model="tiny", prompt=prompt)
         assert caught.value.code == "context_length_exceeded"
+        assert caught.value.param == "prompt"
     done = client.completions.create(model="tiny", prompt="a" * 500, max_tokens=1000)
     assert done.usage.total_tokens == 513  # the last token is known, but was not taken in
     assert done.choices[0].finish_reason == "length"

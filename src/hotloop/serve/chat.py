@@ -84,7 +84,9 @@ def _prompt(served: Served, request: ChatRequest) -> list[int]:
         if name in names:
             raise ApiError(f"chat_template_kwargs cannot set {name}.", param="chat_template_kwargs")
     try:
-        return served.encode_chat(template_messages(request.messages), tools or None, names)
+        tokens = served.encode_chat(template_messages(request.messages), tools or None, names)
+        served.check_prompt(tokens, "messages")
+        return tokens
     except HotloopError as error:
         raise as_api_error(error, "messages") from None
 

@@ -58,7 +58,10 @@ def _prompts(served: Served, request: CompletionRequest) -> list[list[int]]:
         raise ApiError("prompt is empty.", param="prompt")
     tokens = [token for token in given if isinstance(token, int)]
     prompts = [tokens] if tokens else [one for one in given if not isinstance(one, int)]
-    return [_tokens(served, prompt) for prompt in prompts]
+    found = [_tokens(served, prompt) for prompt in prompts]
+    for one in found:
+        served.check_prompt(one, "prompt")
+    return found
 
 
 def _tokens(served: Served, prompt: str | list[int]) -> list[int]:

@@ -95,6 +95,8 @@ class Choice:
 class Generation:
     """The choices for all prompts of a request: n for the first prompt, n for the second, …
 
+    The prompts have passed `Served.check_prompt`.
+
     `submit` it, iterate over it, and `close` it, whatever happens in between.
     """
 
@@ -113,14 +115,6 @@ class Generation:
 
     def _choice(self, index: int, prompt: list[int], copy: int) -> Choice:
         options, room = self.options, self.served.context + 1 - len(prompt)
-        if not prompt:
-            raise ApiError("the prompt has no tokens; give at least one.", param="prompt")
-        if room < 1:
-            raise ApiError(
-                f"the prompt has {len(prompt)} tokens and the context holds "
-                f"{self.served.context}; shorten it.",
-                code="context_length_exceeded",
-            )
         more = room if options.max_tokens is None else min(options.max_tokens, room)
         seed = (options.sampling.seed + copy) % 2**64
         sequence = Tokens(

@@ -58,6 +58,18 @@ class Served:
             )
         return self.tokenizer.encode(text)
 
+    def check_prompt(self, tokens: Sequence[int], param: str) -> None:
+        """Raise where `tokens` cannot be a prompt that a token follows."""
+        if not tokens:
+            raise ApiError(f"{param} has no tokens; give at least one.", param=param)
+        if len(tokens) > self.context:
+            raise ApiError(
+                f"{param} has {len(tokens)} tokens and the context holds {self.context}; "
+                "shorten it.",
+                param=param,
+                code="context_length_exceeded",
+            )
+
     def encode_chat(
         self,
         messages: Sequence[Mapping[str, object]],
