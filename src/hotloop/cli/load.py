@@ -36,7 +36,10 @@ def load(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Ask a server from many clients at once: tokens per second, and percentiles of the waits."""
+    """Load a server with many clients: tokens per second, and waits.
+
+    Reports percentiles and histograms of the time to a first token and between tokens.
+    """
     import asyncio
 
     from hotloop.bench.load import LoadError, Plan
