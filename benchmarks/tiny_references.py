@@ -152,6 +152,7 @@ MODELS: Mapping[str, tuple[str, dict[str, Any]]] = {
 def fill(model: PreTrainedModel, seed: int) -> None:
     """Random weights of a size at which every part of the model matters."""
     random = torch.Generator().manual_seed(seed)
+    one = 0.0 if model.config.model_type.startswith("gemma") else 1.0  # stored less one there
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
         if "inv_freq" in name or not value.ndim:  # gemma has its embedding scale as a buffer
             continue
