@@ -70,7 +70,7 @@ CALLS = [
     broken(
         "a weight written in place",
         toys.UNROLLED,
-        ("state %ring : i32[16]", "weight %ring : i32[16]"),
+        ("state %ring : i32[1,16]", "weight %ring : i32[1,16]"),
         problems=[
             (
                 "%next, %done, %next_pos = call @sample: writes %ring in place, which is a "
@@ -83,18 +83,27 @@ CALLS = [
         toys.ALTERNATING,
         (
             "%x : f32[1,32], %w : f32[32,32]) ->",
-            "%x : f32[1,32], %w : f32[32,32], %pos : i32[1], %cache : f32[1,1,32]) ->",
+            "%x : f32[1,32], %w : f32[32,32], %pos : i32[1], %pages : i32[1,1], "
+            "%cache : f32[1,1,16,32]) ->",
         ),
         (
             "%y = linear(%x, %w) : f32[1,32] }",
             (
-                "%y = linear(%x, %w) : f32[1,32] } part tile 32 { store_keys(%cache, %x, %pos) "
-                "{head_dim=32} }"
+                "%y = linear(%x, %w) : f32[1,32] } part tile 32 { "
+                "store_keys(%cache, %x, %pos, %pages) {head_dim=32} }"
             ),
         ),
-        ("input", "input %pos : i32[1]\n  input %cache : f32[1,1,32]\n  input"),
-        ("stacked", "invariant %pos = %pos\n    invariant %cache = %cache\n    stacked"),
-        ("call @k(%x, %w)", "call @k(%x, %w, %pos, %cache)"),
+        (
+            "input",
+            "input %pos : i32[1]\n  input %pages : i32[1,1]\n  input %cache : f32[1,1,16,32]\n"
+            "  input",
+        ),
+        (
+            "stacked",
+            "invariant %pos = %pos\n    invariant %pages = %pages\n    invariant %cache = %cache\n"
+            "    stacked",
+        ),
+        ("call @k(%x, %w)", "call @k(%x, %w, %pos, %pages, %cache)"),
         problems=[
             (
                 "loop %i: %y = call @k: writes %cache in place, which is an invariant argument, "
@@ -105,7 +114,7 @@ CALLS = [
     broken(
         "one state for two parameters",
         toys.PIPELINED,
-        ("%keys, %values, %attn_output.weight", "%keys, %keys, %attn_output.weight"),
+        ("%rope, %keys, %values,", "%rope, %keys, %keys,"),
         problems=["loop %i: %y = call @layer: writes %keys, which is also another argument"],
     ),
 ]

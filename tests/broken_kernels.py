@@ -138,8 +138,8 @@ VALUES = [
         toys.PIPELINED,
         ("store_keys(%keys", "%none = store_keys(%keys"),
         (
-            "store_keys(%keys, %kr, %pos) {head_dim=32}",
-            "store_keys(%keys, %kr, %pos) {head_dim=32} : f32[1,32]",
+            "store_keys(%keys, %kr, %pos, %pages) {head_dim=32}",
+            "store_keys(%keys, %kr, %pos, %pages) {head_dim=32} : f32[1,32]",
         ),
         problems=["@layer %s0: store_keys gives no result, but %none is to be one"],
     ),
@@ -165,7 +165,10 @@ VALUES = [
         "a value written in place",
         toys.PIPELINED,
         ("emit(%next, %ring,", "emit(%next, %next,"),
-        problems=["@sample %s0: emit writes %next in place, which is not a parameter"],
+        problems=[
+            "@sample %s0: emit writes %next in place, which is not a parameter",
+            "@sample %s0: emit: the token rings must be i32[1,capacity], not i32[1]",
+        ],
     ),
     broken(
         "a parameter without use",
@@ -192,13 +195,13 @@ TILES = [
     broken(
         "a store in every thread",
         toys.PIPELINED,
-        ("each %aq", "each store_values(%values, %v, %pos) {head_dim=32}\n      each %aq"),
+        ("each %aq", "each store_values(%values, %v, %pos, %pages) {head_dim=32}\n      each %aq"),
         problems=["@layer %s2: each store_values would write %values once for every thread"],
     ),
     broken(
         "two parts that write one state",
         toys.PIPELINED,
-        ("store_values(%values, %v, %pos)", "store_keys(%keys, %v, %pos)"),
+        ("store_values(%values, %v, %pos, %pages)", "store_keys(%keys, %v, %pos, %pages)"),
         problems=["@layer %s0: two parts write %keys"],
     ),
     broken(
@@ -218,7 +221,7 @@ TILES = [
         (
             "each %xn",
             (
-                "each %old = attention(%x, %keys, %values, %pos) {heads=2, scale=0.25} : "
+                "each %old = attention(%x, %keys, %values, %pos, %pages) {heads=2, scale=0.25} : "
                 "f32[1,64]\n"
                 "      each %xn"
             ),
@@ -239,8 +242,8 @@ TILES = [
         "a part that reads another part's rows",
         toys.PIPELINED,
         (
-            "%v = linear(%xq, %attn_v) : f32[1,32]\n        store_values(%values, %v, %pos)",
-            "%v = linear(%xq, %attn_v) : f32[1,32]\n        store_values(%values, %k, %pos)",
+            "linear(%xq, %attn_v) : f32[1,32]\n        store_values(%values, %v, %pos, %pages)",
+            "linear(%xq, %attn_v) : f32[1,32]\n        store_values(%values, %k, %pos, %pages)",
         ),
         problems=["@layer %s0: store_values reads %k, which another part of the stage writes"],
     ),
@@ -268,7 +271,7 @@ TILES = [
             "%s = swiglu(%gate, %up) : f32[1,96]",
             "%s = swiglu(%gate, %up) : f32[1,96]\n %sq = quantise(%s) : q8[1,96]",
         ),
-        problems=["@layer %s3: one part computes linear in 96 features and quantise in 1 tokens"],
+        problems=["@layer %s3: one part computes linear in 96 features and quantise in one tile"],
     ),
     broken(
         "different row counts in one part",

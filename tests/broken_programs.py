@@ -163,7 +163,7 @@ LOOPS = [
             "loop %t: %token is carried %token and also state %ring",
             (
                 "loop %t: %next, %done, %next_pos = call @sample: %ring is i32[1], but parameter "
-                "%ring is i32[16]"
+                "%ring is i32[1,16]"
             ),
         ],
     ),
@@ -438,12 +438,12 @@ RACES = [
     broken(
         "a cache written while it is still read",
         toys.PIPELINED,
-        ("        store_values(%values, %v, %pos) {head_dim=32}\n", ""),
+        ("        store_values(%values, %v, %pos, %pages) {head_dim=32}\n", ""),
         (
             "    stage %s2 after",
             (
-                "    stage %late after %s0 { part tile 32 { store_values(%values, %v, %pos) "
-                "{head_dim=32} } }\n"
+                "    stage %late after %s0 { part tile 32 { "
+                "store_values(%values, %v, %pos, %pages) {head_dim=32} } }\n"
                 "    stage %s2 after"
             ),
         ),

@@ -23,7 +23,7 @@ def mini_graph(layers: int = 2, width: int = 32, rows: int = 64, vocab: int = 96
             act = g.op("swiglu", g.linear(h, gate, "g"), g.linear(h, up, "u"), to="act")
             x = g.op("add", x, g.linear(act, down, "d"), to="y")
     logits = g.linear(x, table, "logits")
-    ring, control = g.state("ring", tensor("i32", 17)), g.state("control", tensor("control", 1))
+    ring, control = g.state("ring", tensor("i32", 1, 17)), g.state("control", tensor("control", 1))
     following = g.op("sample", logits, ring, pos, control, to="next")
     done = g.op("emit", following, ring, pos, control, to="done")
     advanced = g.op("advance", pos, to="pos.next")

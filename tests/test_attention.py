@@ -1,10 +1,12 @@
 """attention, attend and combine against their meanings; the cache beyond what is seen holds NaN."""
 
+import copy
+
 import numpy as np
 import pytest
 from jit import buffer_of, compute, from_rows, rows_of
 
-from hotloop.ir.ops import CHUNK, OPS, infer
+from hotloop.ir.ops import CHUNK, OPS, OpTypeError, infer
 from hotloop.ir.types import tensor
 from hotloop.kernels.tile import OpSpec
 
@@ -12,12 +14,15 @@ DTYPE = {"f16": np.float16, "f32": np.float32}
 
 
 def keys_in_memory(keys: np.ndarray) -> np.ndarray:
-    heads, context, dim = keys.shape
-    return keys.reshape(heads, context // 16, 16, dim).transpose(0, 1, 3, 2)
+    pages, heads, page, dim = keys.shape
+    return keys.reshape(pages, heads, page // 16, 16, dim).transpose(0, 1, 2, 4, 3)
 
 
 class Case:
-    """Random operands of a shape."""
+    """Random operands of a shape: tokens of one sequence from `first` on, or (`at`) of several.
+
+    Each sequence's chunks lie in pages of their own, in no order; what no token sees holds NaN.
+    """
 
     def __init__(
         self,
@@ -25,52 +30,88 @@ class Case:
         kv_heads: int,
         dim: int,
         *,
-        first: int,
+        first: int = 0,
         tokens: int = 1,
+        at: tuple[int, ...] = (),
         form: str = "f16",
         context: int | None = None,
         spread: float = 1.0,
     ) -> None:
-        context = context or -(-(first + tokens) // 16) * 16
+        context = context or (max(at, default=first + tokens - 1) + 1)
+        tokens = len(at) or tokens
         random = np.random.default_rng(heads * dim + first)
         self.q = random.normal(0, spread, (tokens, heads * dim)).astype(np.float32)
-        self.keys, self.values = random.normal(size=(2, kv_heads, context, dim)).astype(DTYPE[form])
-        self.pos = np.array([first], np.int32)
+        sequences, chunks = len(at) or 1, -(-context // CHUNK)
+        page = min(CHUNK, -(-context // 16) * 16)
+        shape = (sequences * chunks + 1, kv_heads, page, dim)
+        self.keys, self.values = random.normal(size=(2, *shape)).astype(DTYPE[form])
+        self.pages = random.permutation(shape[0])[:-1].reshape(sequences, chunks).astype(np.int32)
+        self.pos = np.array(at or [first], np.int32)
         self.attrs = {"heads": heads, "scale": dim**-0.5}
-        cache = tensor(form, kv_heads, context, dim)
-        q = tensor("f32", tokens, heads * dim)
-        types = (q, cache, cache, tensor("i32", 1))
-        self.spec = OpSpec("attention", types, q, tuple(self.attrs.items()))
+        self.types = (
+            tensor("f32", tokens, heads * dim),
+            tensor(form, *shape),
+            tensor(form, *shape),
+            tensor("i32", sequences),
+            tensor("i32", sequences, chunks),
+        )
+        self.spec = OpSpec("attention", self.types, self.types[0], tuple(self.attrs.items()))
+
+    def alone(self, token: int) -> "Case":
+        """The token by itself, on the same cache."""
+        case = copy.copy(self)
+        batch = len(self.pos) > 1
+        case.q = self.q[token : token + 1]
+        case.pos = self.pos[token : token + 1] if batch else self.pos + np.int32(token)
+        case.pages = self.pages[token : token + 1] if batch else self.pages
+        q, cache, *_, pages = self.types
+        case.types = (
+            tensor("f32", 1, q.shape[1]),
+            cache,
+            cache,
+            tensor("i32", 1),
+            tensor("i32", 1, pages.shape[1]),
+        )
+        case.spec = OpSpec("attention", case.types, case.types[0], self.spec.attrs)
+        return case
+
+    def hidden(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values with NaN where none of the first `count` tokens looks."""
+        seen = self.pos + 1 if len(self.pos) > 1 else self.pos + count
+        seen = np.where(np.arange(len(seen)) < count, seen, 0)
+        out = [np.full_like(cache, np.nan) for cache in (self.keys, self.values)]
+        for last, row in zip(seen, self.pages, strict=True):
+            for chunk, page in enumerate(row):
+                few = max(0, min(int(last) - chunk * CHUNK, CHUNK))
+                for hidden, cache in zip(out, (self.keys, self.values), strict=True):
+                    hidden[page, :, :few] = cache[page, :, :few]
+        return out[0], out[1]
 
     def buffers(self, count: int) -> list[np.ndarray]:
-        seen = int(self.pos[0]) + count
-        keys, values = self.keys.copy(), self.values.copy()
-        keys[:, seen:], values[:, seen:] = np.nan, np.nan
-        return [
-            rows_of(self.q),
-            buffer_of(keys_in_memory(keys)),
-            buffer_of(values),
-            buffer_of(self.pos),
-        ]
+        keys, values = self.hidden(count)
+        arrays = keys_in_memory(keys), values, self.pos, self.pages
+        return [rows_of(self.q), *map(buffer_of, arrays)]
 
     def computed(self, count: int) -> np.ndarray:
         return from_rows(compute(self.spec, self.buffers(count), count), *self.q.shape)
 
-    def computed_in_chunks(self) -> tuple[np.ndarray, np.ndarray]:
+    def computed_in_chunks(self, count: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """The results of attend, and of combine after it."""
-        attrs = tuple(self.attrs.items())
-        chunks = infer("attend", self.spec.operands, self.attrs)
-        attend = OpSpec("attend", self.spec.operands, chunks, attrs)
-        partials = compute(attend, self.buffers(1), 1)
-        dim = self.keys.shape[2]
-        attrs = (("heads", self.attrs["heads"]), ("head_dim", dim))
+        chunks = infer("attend", self.types, self.attrs)
+        attend = OpSpec("attend", self.types, chunks, self.spec.attrs)
+        partials = compute(attend, self.buffers(count), count)
+        attrs = (("heads", self.attrs["heads"]), ("head_dim", self.keys.shape[3]))
         q = self.spec.result
-        combine = OpSpec("combine", (chunks, tensor("i32", 1)), q, attrs)
-        merged = compute(combine, [partials, buffer_of(self.pos)], 1)
+        combine = OpSpec("combine", (chunks, self.types[3]), q, attrs)
+        merged = compute(combine, [partials, buffer_of(self.pos)], count)
         return from_rows(partials, *chunks.shape), from_rows(merged, *q.shape)
 
+    @property
+    def operands(self) -> tuple[np.ndarray, ...]:
+        return self.q, self.keys, self.values, self.pos, self.pages
+
     def expected(self) -> np.ndarray:
-        return OPS["attention"].meaning(self.q, self.keys, self.values, self.pos, **self.attrs)
+        return OPS["attention"].meaning(*self.operands, **self.attrs)
 
 
 def check(case: Case, count: int) -> None:
@@ -105,7 +146,8 @@ def test_unused_context_does_not_matter() -> None:
     short = Case(4, 2, 16, first=20)
     long = Case(4, 2, 16, first=20, context=64)
     long.q = short.q
-    long.keys[:, :32], long.values[:, :32] = short.keys, short.values
+    long.pages = short.pages
+    long.keys[:, :, :32], long.values[:, :, :32] = short.keys, short.values
     np.testing.assert_array_equal(short.computed(1), long.computed(1))
 
 
@@ -113,9 +155,7 @@ def test_a_token_alone_gives_the_bits_that_it_has_in_a_prompt() -> None:
     prompt = Case(6, 2, 20, first=9, tokens=5)
     together = prompt.computed(5)
     for t in range(5):
-        alone = Case(6, 2, 20, first=9 + t, context=16)
-        alone.q, alone.keys, alone.values = prompt.q[t : t + 1], prompt.keys, prompt.values
-        np.testing.assert_array_equal(alone.computed(1)[0], together[t])
+        np.testing.assert_array_equal(prompt.alone(t).computed(1)[0], together[t])
 
 
 def test_large_scores_do_not_overflow() -> None:
@@ -158,8 +198,7 @@ def test_chunks_together_are_attention(
     case = Case(heads, kv_heads, dim, first=first, form=form, context=5 * CHUNK + 16)
     partials, y = case.computed_in_chunks()
     np.testing.assert_array_equal(y, case.computed(1))
-    operands = (case.q, case.keys, case.values, case.pos)
-    meaning = OPS["attend"].meaning(*operands, **case.attrs)
+    meaning = OPS["attend"].meaning(*case.operands, **case.attrs)
     np.testing.assert_allclose(partials, meaning, rtol=1e-5, atol=1e-5)
     attrs = {"heads": heads, "head_dim": dim}
     merged = OPS["combine"].meaning(meaning, case.pos, **attrs)
@@ -173,9 +212,45 @@ def test_a_prompt_across_chunks_gives_the_bits_of_single_tokens(form: str, first
     prompt = Case(6, 2, 20, first=first, tokens=40, form=form)
     together = prompt.computed(37)
     for t in (0, 1, 15, 16, 19, 20, 21, 36):
-        alone = Case(6, 2, 20, first=first + t, context=prompt.keys.shape[1], form=form)
-        alone.q, alone.keys, alone.values = prompt.q[t : t + 1], prompt.keys, prompt.values
-        np.testing.assert_array_equal(alone.computed_in_chunks()[1][0], together[t])
+        np.testing.assert_array_equal(prompt.alone(t).computed_in_chunks()[1][0], together[t])
+
+
+@pytest.mark.parametrize("form", ["f16", "f32"])
+@pytest.mark.parametrize(
+    "at", [(0, 0), (3 * CHUNK, 5), (CHUNK - 1, CHUNK, 2 * CHUNK + 9, 0, 700), (40,) * 9]
+)
+def test_sequences_together_give_the_bits_of_each_alone(form: str, at: tuple[int, ...]) -> None:
+    batch = Case(6, 2, 20, at=at, form=form, context=4 * CHUNK)
+    for count in {1, len(at) - 1, len(at)}:
+        partials, together = batch.computed_in_chunks(count)
+        for t in range(count):
+            alone = batch.alone(t)
+            np.testing.assert_array_equal(alone.computed_in_chunks()[1][0], together[t])
+            np.testing.assert_allclose(together[t], alone.expected()[0], rtol=1e-5, atol=2e-6)
+        assert np.isnan(together[count:]).all()
+    meaning = OPS["attend"].meaning(*batch.operands, **batch.attrs)
+    np.testing.assert_allclose(partials, meaning, rtol=1e-5, atol=1e-5)
+    attrs = {"heads": 6, "head_dim": 20}
+    merged = OPS["combine"].meaning(meaning, batch.pos, **attrs)
+    np.testing.assert_allclose(together, merged, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("cache", "pages", "wrong"),
+    [
+        ((1, 1, 128, 16), (1, 2), "a page must hold 256 positions"),
+        ((1, 1, 24, 16), (1, 1), "multiple of 16"),
+        ((1, 256, 16), (1, 1), "a cache must be"),
+        ((1, 1, 256, 16), (2, 1), "the page table must be"),
+    ],
+)
+def test_operands_that_do_not_fit(
+    cache: tuple[int, ...], pages: tuple[int, ...], wrong: str
+) -> None:
+    q, stored = tensor("f32", 1, 16), tensor("f16", *cache)
+    types = (q, stored, stored, tensor("i32", 1), tensor("i32", *pages))
+    with pytest.raises(OpTypeError, match=wrong):
+        infer("attend", types, {"heads": 1, "scale": 1.0})
 
 
 def test_attend_divides_any_work_over_its_rows() -> None:

@@ -83,7 +83,7 @@ def run_mini(program: Program, graph: Graph, n: int = 8) -> tuple[list[int], byt
     executable.view("pos")[0] = 0
     executable.run(until_done=True)
     team.close()
-    return state.view("ring")[1 : n + 1].tolist(), executable.view("logits").tobytes()
+    return state.view("ring")[0, 1 : n + 1].tolist(), executable.view("logits").tobytes()
 
 
 @pytest.mark.parametrize("layers", [2, 3])

@@ -106,7 +106,7 @@ def test_bytes_are_those_of_the_stored_weights() -> None:
     rows = embedding.nbytes // embedding.shape[0] + 2 * LAYERS * rope.nbytes // rope.shape[0]
     assert read.weight_bytes == whole + rows
     cache = next(state.type for state in step.states if state.name == "blk.0.keys")
-    assert read.kv_per_position == 2 * LAYERS * cache.shape[0] * cache.shape[2] * 4
+    assert read.kv_per_position == 2 * LAYERS * cache.shape[1] * cache.shape[3] * 4
     assert read.total(9) == read.weight_bytes + 10 * read.kv_per_position
 
 

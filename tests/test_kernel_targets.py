@@ -16,8 +16,9 @@ AVX2 = Target("x86_64-unknown-linux-gnu", "haswell", frozenset({"avx2", "fma", "
 
 X, Q8 = tensor("f32", 4, 96), tensor("q8", 4, 96)
 ONE = tensor("f32", 1, 96)
-POS, RING, CONTROL = tensor("i32", 1), tensor("i32", 64), tensor("control", 1)
-HALF, FULL = tensor("f16", 2, 64, 48), tensor("f32", 2, 64, 48)
+POS, RING, CONTROL = tensor("i32", 1), tensor("i32", 1, 64), tensor("control", 1)
+PAGES = tensor("i32", 1, 3)
+HALF, FULL = tensor("f16", 5, 2, 256, 48), tensor("f32", 5, 2, 256, 48)
 HEADS = {"heads": 2, "scale": 0.25}
 ROUTE = {"group_best": 1, "groups": 1, "scoring": "softmax", "top": 2, "top_groups": 1}
 WEIGH = {"normalise": 0, "scale": 2.5}
@@ -34,14 +35,18 @@ OPERANDS: list[tuple[str, tuple[TensorType, ...], dict]] = [
     ("linear", (Q8, tensor("mxfp4", 40, 96)), {}),
     ("linear", (tensor("q8", 4, 256), tensor("q6_k", 40, 256)), {}),
     ("linear", (tensor("f32", 4, 256), tensor("q4_k", 40, 256)), {}),
-    ("rope", (X, POS, tensor("f32", 64, 48)), {"head_dim": 48, "pairing": "half"}),
-    ("rope", (X, POS, tensor("f32", 64, 48)), {"head_dim": 48, "pairing": "interleaved"}),
-    ("store_keys", (HALF, X, POS), {"head_dim": 48}),
-    ("store_values", (FULL, X, POS), {"head_dim": 48}),
-    ("attention", (X, HALF, HALF, POS), HEADS),
-    ("attention", (X, FULL, FULL, POS), HEADS),
-    ("attend", (ONE, HALF, HALF, POS), HEADS),
-    ("attend", (ONE, FULL, FULL, POS), HEADS),
+    ("rope", (X, POS, tensor("f32", 64, 48)), {"head_dim": 48, "pairing": "half", "first_row": 0}),
+    (
+        "rope",
+        (X, POS, tensor("f32", 64, 48)),
+        {"head_dim": 48, "pairing": "interleaved", "first_row": 0},
+    ),
+    ("store_keys", (HALF, X, POS, PAGES), {"head_dim": 48}),
+    ("store_values", (FULL, X, POS, PAGES), {"head_dim": 48}),
+    ("attention", (X, HALF, HALF, POS, PAGES), HEADS),
+    ("attention", (X, FULL, FULL, POS, PAGES), HEADS),
+    ("attend", (ONE, HALF, HALF, POS, PAGES), HEADS),
+    ("attend", (ONE, FULL, FULL, POS, PAGES), HEADS),
     ("combine", (tensor("f32", 1, 2 * 3 * 50), POS), {"heads": 2, "head_dim": 48}),
     ("route", (X,), ROUTE),
     ("route", (X, tensor("f32", 96)), ROUTE | {"scoring": "sigmoid", "groups": 8}),

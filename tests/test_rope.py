@@ -22,16 +22,25 @@ def table_for(dims: int) -> np.ndarray:
     ("head_dim", "dims"),
     [(2, 2), (6, 6), (12, 12), (16, 16), (20, 20), (64, 64), (16, 2), (20, 10), (64, 16), (80, 32)],
 )
-@pytest.mark.parametrize(("tokens", "count", "first_row"), [(1, 1, 0), (4, 3, 0), (1, 1, 20)])
+@pytest.mark.parametrize(
+    ("tokens", "count", "at", "first_row"),
+    [(1, 1, [7], 0), (4, 3, [7], 0), (1, 1, [7], 20), (4, 3, [11, 0, 3, 5], 0), (2, 2, [3, 4], 9)],
+)
 def test_it_means_what_numpy_says(
-    pairing: str, head_dim: int, dims: int, tokens: int, count: int, first_row: int
+    pairing: str,
+    head_dim: int,
+    dims: int,
+    tokens: int,
+    count: int,
+    at: list[int],
+    first_row: int,
 ) -> None:
     width = 3 * head_dim
     x = np.random.default_rng(head_dim).normal(size=(tokens, width)).astype(np.float32)
-    pos, table = np.array([7], np.int32), table_for(dims)
+    pos, table = np.array(at, np.int32), table_for(dims)
     type = tensor("f32", tokens, width)
     attrs = {"first_row": first_row, "head_dim": head_dim, "pairing": pairing}
-    types = (type, tensor("i32", 1), tensor("f32", CONTEXT, dims))
+    types = (type, tensor("i32", len(at)), tensor("f32", CONTEXT, dims))
     spec = OpSpec("rope", types, type, tuple(attrs.items()))
     buffers = [rows_of(x), buffer_of(pos), buffer_of(table)]
     y = from_rows(compute(spec, buffers, count, grain=head_dim), tokens, width)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jit import TARGETS, Jit, aligned, buffer_of, rows_of, tile_function
 
 from hotloop.ir import sample as meaning
+from hotloop.ir.ops import infer
 from hotloop.ir.types import CONTROL, tensor
 from hotloop.kernels.philox import philox
 from hotloop.kernels.tile import OpSpec
@@ -34,7 +35,7 @@ class Sampler:
     def __init__(self, logits: np.ndarray, ring: np.ndarray | None = None, target=TARGETS[0]):
         self.logits = np.asarray(logits, np.float32)[None]
         self.ring = np.zeros(CAPACITY, np.int32) if ring is None else ring
-        types = (tensor("f32", *self.logits.shape), tensor("i32", CAPACITY), ONE)
+        types = (tensor("f32", *self.logits.shape), tensor("i32", 1, CAPACITY), ONE)
         self._tile = tile_function(OpSpec("sample", (*types, tensor("control", 1)), ONE), target)
         self._row, self._ring = rows_of(self.logits), buffer_of(self.ring)
 
@@ -47,7 +48,7 @@ class Sampler:
 
     def expected(self, pos: int = 5, **fields: float) -> int:
         at, control = np.array([pos], np.int32), control_block(**fields)
-        return int(meaning.sample(self.logits, self.ring, at, control)[0])
+        return int(meaning.sample(self.logits, self.ring[None], at, control)[0])
 
 
 # random numbers ----------------------------------------------------------------------------------
@@ -224,3 +225,42 @@ def test_seeds_and_positions_draw_apart() -> None:
     sampler = Sampler(np.zeros(1000))
     assert len({sampler(pos) for pos in range(50)}) > 40
     assert len({sampler(seed=2**64 - 1 - seed) for seed in range(50)}) > 40
+
+
+# sequences ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=["native", "portable"])
+def test_each_sequence_is_sampled_as_if_alone(target: Target) -> None:
+    """Rows of a batch have their own logits, history, position, and parameters."""
+    random = np.random.default_rng(4)
+    rows, count, vocabulary = 5, 4, 77
+    logits = random.normal(0, 3, (rows, vocabulary)).astype(np.float32)
+    ring = random.integers(0, vocabulary, (rows, CAPACITY), dtype=np.int32)
+    pos = random.integers(0, CAPACITY - 1, rows, dtype=np.int32)
+    fields = [
+        {"temperature": 0},
+        {"seed": 3, "repeat_penalty": 1.5, "repeat_last_n": 9},
+        {"seed": 4, "top_k": 5},
+        {"temperature": 0, "repeat_penalty": 4.0, "repeat_last_n": 64},
+        {},
+    ]
+    control = np.concatenate([control_block(**of_row) for of_row in fields])
+    types = (
+        tensor("f32", rows, vocabulary),
+        tensor("i32", rows, CAPACITY),
+        tensor("i32", rows),
+        tensor("control", rows),
+    )
+    spec = OpSpec("sample", types, infer("sample", types, {}))
+    operands = [rows_of(logits), buffer_of(ring), buffer_of(pos), buffer_of(control)]
+    result = aligned(64)
+    tile = tile_function(spec, target)
+    for row in reversed(range(rows)):
+        tile(operands, result, row, row + 1, count)
+    tokens = result.view(np.int32)[:rows]
+    for row in range(count):
+        of_row = slice(row, row + 1)
+        alone = meaning.sample(logits[of_row], ring[of_row], pos[of_row], control[of_row])
+        assert tokens[row] == alone[0]
+    assert tokens[count] == -1  # not written

@@ -170,10 +170,14 @@ def test_broken_graphs(old: str, new: str, expected: list[str]) -> None:
 def test_an_op_that_writes_and_gives_nothing() -> None:
     graph = Graph(
         "g",
-        (Value("x", tensor("f32", 1, 32)), Value("pos", tensor("i32", 1))),
+        (
+            Value("x", tensor("f32", 1, 32)),
+            Value("pos", tensor("i32", 1)),
+            Value("pages", tensor("i32", 1, 1)),
+        ),
         (),
-        (Value("cache", tensor("f16", 1, 8, 32)),),
-        (Op("store_keys", ("cache", "x", "pos"), None, (("head_dim", 32),)),),
+        (Value("cache", tensor("f16", 1, 1, 16, 32)),),
+        (Op("store_keys", ("cache", "x", "pos", "pages"), None, (("head_dim", 32),)),),
         (),
     )
     assert graph_problems(graph) == []

@@ -17,6 +17,7 @@ from hotloop.ir.types import CONTROL
 DECLARATIONS = """
   input %token : i32[1]
   input %pos : i32[1]
+  input %pages : i32[1,1]
   weight %token_embd.weight : q8_0[40,64]
   weight %rope : f32[16,32]
   weight %blk.{0..1}.attn_norm.weight : f32[64],
@@ -29,9 +30,9 @@ DECLARATIONS = """
          %blk.{0..1}.ffn_up.weight : q4_1[96,64],
          %blk.{0..1}.ffn_down.weight : q4_1[64,96]
   weight %output_norm.weight : f32[64]
-  state %blk.{0..1}.keys : f16[1,16,32],
-        %blk.{0..1}.values : f16[1,16,32]
-  state %ring : i32[16]
+  state %blk.{0..1}.keys : f16[1,1,16,32],
+        %blk.{0..1}.values : f16[1,1,16,32]
+  state %ring : i32[1,16]
   state %control : control[1]
 """
 
@@ -48,11 +49,12 @@ _LAYER_OPS = """
   %q.L = linear(%xq.L, %blk.L.attn_q.weight) : f32[1,64]
   %k.L = linear(%xq.L, %blk.L.attn_k.weight) : f32[1,32]
   %v.L = linear(%xq.L, %blk.L.attn_v.weight) : f32[1,32]
-  %qr.L = rope(%q.L, %pos, %rope) {head_dim=32, pairing="interleaved"} : f32[1,64]
-  %kr.L = rope(%k.L, %pos, %rope) {head_dim=32, pairing="interleaved"} : f32[1,32]
-  store_keys(%blk.L.keys, %kr.L, %pos) {head_dim=32}
-  store_values(%blk.L.values, %v.L, %pos) {head_dim=32}
-  %a.L = attention(%qr.L, %blk.L.keys, %blk.L.values, %pos) {heads=2, scale=0.25} : f32[1,64]
+  %qr.L = rope(%q.L, %pos, %rope) {first_row=0, head_dim=32, pairing="interleaved"} : f32[1,64]
+  %kr.L = rope(%k.L, %pos, %rope) {first_row=0, head_dim=32, pairing="interleaved"} : f32[1,32]
+  store_keys(%blk.L.keys, %kr.L, %pos, %pages) {head_dim=32}
+  store_values(%blk.L.values, %v.L, %pos, %pages) {head_dim=32}
+  %a.L = attention(%qr.L, %blk.L.keys, %blk.L.values, %pos, %pages)
+      {heads=2, scale=0.25} : f32[1,64]
   %aq.L = quantise(%a.L) : q8[1,64]
   %o.L = linear(%aq.L, %blk.L.attn_output.weight) : f32[1,64]
   %h.L = add(%x.L, %o.L) : f32[1,64]
@@ -97,9 +99,10 @@ _EMBED = """
 
 _LAYER_HEAD = """
   kernel @layer(%x : f32[1,64], %attn_norm : f32[64], %attn_q : q4_1[64,64], %attn_k : q4_1[32,64],
-      %attn_v : q4_1[32,64], %pos : i32[1], %rope : f32[16,32], %keys : f16[1,16,32],
-      %values : f16[1,16,32], %attn_output : q4_1[64,64], %ffn_norm : f32[64],
-      %ffn_gate : q4_1[96,64], %ffn_up : q4_1[96,64], %ffn_down : q4_1[64,96]) -> (%y) {
+      %attn_v : q4_1[32,64], %pos : i32[1], %pages : i32[1,1], %rope : f32[16,32],
+      %keys : f16[1,1,16,32], %values : f16[1,1,16,32], %attn_output : q4_1[64,64],
+      %ffn_norm : f32[64], %ffn_gate : q4_1[96,64], %ffn_up : q4_1[96,64],
+      %ffn_down : q4_1[64,96]) -> (%y) {
 """
 
 #: A stage for each op, a barrier before each stage.
@@ -113,13 +116,13 @@ _LAYER_BARRIERS = (
     stage %s3 barrier { part tile 16 { %k = linear(%xq, %attn_k) : f32[1,32] } }
     stage %s4 barrier { part tile 16 { %v = linear(%xq, %attn_v) : f32[1,32] } }
     stage %s5 barrier { part tile 32 {
-      %qr = rope(%q, %pos, %rope) {head_dim=32, pairing="interleaved"} : f32[1,64] } }
+      %qr = rope(%q, %pos, %rope) {first_row=0, head_dim=32, pairing="interleaved"} : f32[1,64] } }
     stage %s6 barrier { part tile 32 {
-      %kr = rope(%k, %pos, %rope) {head_dim=32, pairing="interleaved"} : f32[1,32] } }
-    stage %s7 barrier { part tile 32 { store_keys(%keys, %kr, %pos) {head_dim=32} } }
-    stage %s8 barrier { part tile 32 { store_values(%values, %v, %pos) {head_dim=32} } }
+      %kr = rope(%k, %pos, %rope) {first_row=0, head_dim=32, pairing="interleaved"} : f32[1,32] } }
+    stage %s7 barrier { part tile 32 { store_keys(%keys, %kr, %pos, %pages) {head_dim=32} } }
+    stage %s8 barrier { part tile 32 { store_values(%values, %v, %pos, %pages) {head_dim=32} } }
     stage %s9 barrier { part tile 1 {
-      %a = attention(%qr, %keys, %values, %pos) {heads=2, scale=0.25} : f32[1,64] } }
+      %a = attention(%qr, %keys, %values, %pos, %pages) {heads=2, scale=0.25} : f32[1,64] } }
     stage %s10 barrier { part tile 1 { %aq = quantise(%a) : q8[1,64] } }
     stage %s11 barrier { part tile 16 { %o = linear(%aq, %attn_output) : f32[1,64] } }
     stage %s12 barrier { part tile 16 { %h = add(%x, %o) : f32[1,64] } }
@@ -144,21 +147,21 @@ _LAYER_FLAGS = (
       each %xq = quantise(%xn) : q8[1,64]
       part tile 32 {
         %q = linear(%xq, %attn_q) : f32[1,64]
-        %qr = rope(%q, %pos, %rope) {head_dim=32, pairing="interleaved"} : f32[1,64]
+        %qr = rope(%q, %pos, %rope) {first_row=0, head_dim=32, pairing="interleaved"} : f32[1,64]
       }
       part tile 32 {
         %k = linear(%xq, %attn_k) : f32[1,32]
-        %kr = rope(%k, %pos, %rope) {head_dim=32, pairing="interleaved"} : f32[1,32]
-        store_keys(%keys, %kr, %pos) {head_dim=32}
+        %kr = rope(%k, %pos, %rope) {first_row=0, head_dim=32, pairing="interleaved"} : f32[1,32]
+        store_keys(%keys, %kr, %pos, %pages) {head_dim=32}
       }
       part tile 32 {
         %v = linear(%xq, %attn_v) : f32[1,32]
-        store_values(%values, %v, %pos) {head_dim=32}
+        store_values(%values, %v, %pos, %pages) {head_dim=32}
       }
     }
     stage %s1 after %s0 {
       part tile 1 {
-        %a = attention(%qr, %keys, %values, %pos) {heads=2, scale=0.25} : f32[1,64]
+        %a = attention(%qr, %keys, %values, %pos, %pages) {heads=2, scale=0.25} : f32[1,64]
       }
     }
     stage %s2 after %s1 prefetch {
@@ -198,7 +201,7 @@ _HEAD = """
       }
     }
   }
-  kernel @sample(%logits : f32[1,40], %ring : i32[16], %pos : i32[1], %control : control[1])
+  kernel @sample(%logits : f32[1,40], %ring : i32[1,16], %pos : i32[1], %control : control[1])
       -> (%next, %done, %next_pos) {
     stage %s0 after %entry {
       part tile 1 {
@@ -212,9 +215,9 @@ _HEAD = """
 
 _LAYER_CALL = """
     %y = call @layer(%x, %blk.L.attn_norm.weight, %blk.L.attn_q.weight, %blk.L.attn_k.weight,
-        %blk.L.attn_v.weight, %pos, %rope, %blk.L.keys, %blk.L.values, %blk.L.attn_output.weight,
-        %blk.L.ffn_norm.weight, %blk.L.ffn_gate.weight, %blk.L.ffn_up.weight,
-        %blk.L.ffn_down.weight)
+        %blk.L.attn_v.weight, %pos, %pages, %rope, %blk.L.keys, %blk.L.values,
+        %blk.L.attn_output.weight, %blk.L.ffn_norm.weight, %blk.L.ffn_gate.weight,
+        %blk.L.ffn_up.weight, %blk.L.ffn_down.weight)
 """
 
 _LAYER_LOOP = """
@@ -225,6 +228,7 @@ _LAYER_LOOP = """
     stacked %attn_k.weight = %blk.{0..1}.attn_k.weight
     stacked %attn_v.weight = %blk.{0..1}.attn_v.weight
     invariant %pos = %pos
+    invariant %pages = %pages
     invariant %rope = %rope
     state %keys = %blk.{0..1}.keys
     state %values = %blk.{0..1}.values
@@ -283,6 +287,7 @@ TOKENS = (
   loop %t until %done {
     carried %token = %token next %next buffers 1
     carried %pos = %pos next %next_pos buffers 2
+    invariant %pages = %pages
     invariant %token_embd.weight = %token_embd.weight
     invariant %rope = %rope
     invariant %blk.{0..1}.attn_norm.weight = %blk.{0..1}.attn_norm.weight,
@@ -505,7 +510,7 @@ def values(program: Program | Graph, seed: int = 0) -> dict[str, Array]:
         else:
             arrays[value.name] = np.zeros(value.type.shape, value.type.format.numpy)
     if "token" in arrays:
-        arrays["token"][0] = arrays["ring"][0] = 3
+        arrays["token"][0] = arrays["ring"][0, 0] = 3
     if "control" in arrays:
         arrays["control"][:] = control()
     return arrays

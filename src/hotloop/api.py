@@ -34,16 +34,15 @@ from hotloop.ir.program import Program
 from hotloop.machine.host import available_threads, host
 from hotloop.report.explain import Explanation, explain
 from hotloop.report.profile import sites
+from hotloop.runtime.batch import BatchExecutor
 from hotloop.runtime.sampling import Sampling
-from hotloop.runtime.session import Session
+from hotloop.runtime.session import PROMPT_BLOCK, Session
 from hotloop.util import settings
 from hotloop.util.errors import ContextError, UnsupportedError, UsageError
 from hotloop.util.remarks import Remark
 
 #: The default context is the model's own, up to this: its cache is memory that few prompts need.
 DEFAULT_CONTEXT = 8192
-#: Tokens of a prompt that are read at once.
-PROMPT_BLOCK = 64
 ACTIVATIONS = ("q8", "f32")
 WAKE = ("parked", "spinning")
 
@@ -366,6 +365,24 @@ class Model:
         if self.schedule != "ops":
             raise UsageError("values can be seen between launches only: load with schedule='ops'.")
         return self._session.trace(self._ids(list(ids)))
+
+    def batch(self, rows: int, pages: int | None = None) -> BatchExecutor:
+        """An executor for up to `rows` sequences at a time, on these weights and threads.
+
+        Its cache has `pages` pages (None: as many as all rows can fill). It and this model take
+        turns at the threads.
+        """
+        if rows < 1:
+            raise UsageError(f"a batch of {rows} is not possible; it must be at least 1.")
+        return BatchExecutor(
+            self.decoder,
+            self._step,
+            self.schedule,
+            self._weights,
+            self._team,
+            rows,
+            rows * self._step.chunks if pages is None else pages,
+        )
 
     # measurement
 

@@ -65,11 +65,12 @@ def ir(
 
 
 def _graph(name: str | None, context: int | None, activations: str, prefill: bool) -> "Graph":
-    from hotloop.api import DEFAULT_CONTEXT, PROMPT_BLOCK
+    from hotloop.api import DEFAULT_CONTEXT
     from hotloop.frontends.decoder import Step
     from hotloop.frontends.models import decoder
     from hotloop.frontends.open_file import open_model
     from hotloop.frontends.store import resolve
+    from hotloop.runtime.session import PROMPT_BLOCK
 
     with progress_bar() as progress:
         made = decoder(open_model(resolve(name, progress)))

@@ -4,9 +4,9 @@ A family file says how its config is read, how its tensors are called, and what 
 rest is here: embedding, the stack of layers, final norm, LM head, sampling. Tensors go by GGUF's
 names everywhere; a family maps the names of Hugging Face to them.
 
-State of a step, besides the KV cache of each layer: `ring`, the tokens of the sequence by position
-(prompt and output, with room for the context and one more), and `control`, the sampling parameters
-and the mailbox of the launch (`hotloop.ir.types.CONTROL`).
+State of a step, besides the KV cache of each layer, for each sequence: `ring`, its tokens by
+position (prompt and output, with room for the context and one more), and `control`, its sampling
+parameters and the mailbox of the launch (`hotloop.ir.types.CONTROL`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,27 +23,48 @@ from hotloop.frontends.weights import Tensors
 from hotloop.ir.builder import GraphBuilder
 from hotloop.ir.formats import dequantise
 from hotloop.ir.graph import Attr, Graph
+from hotloop.ir.ops import CHUNK, chunk_count
 from hotloop.ir.types import TensorType, tensor
 from hotloop.util.errors import ModelFileError, UnsupportedError
 
 
 @dataclass(frozen=True)
 class Step:
-    """Which step to build: `tokens` at once, a cache for `context` positions.
+    """Which step to build: `tokens` at once, each sequence with up to `context` positions.
+
+    The tokens follow each other in one sequence, or each belongs to its own (`batch`). The caches
+    have `cache_pages` pages for all sequences; None: as many as one sequence needs.
 
     `activations` is "q8" or "f32"; with "f32" the KV cache is float32, too. With `head`, the step
-    ends with logits and a sampled token, else after the last layer (a prompt's inner blocks).
+    ends with logits, and where each sequence has one token, with a sampled token; else after the
+    last layer (a prompt's inner blocks).
     """
 
     tokens: int = 1
     context: int = 2048
     activations: str = "q8"
     head: bool = True
+    batch: bool = False
+    cache_pages: int | None = None
 
     @property
-    def padded_context(self) -> int:
-        """The caches' length: kernels want a multiple of 16."""
-        return -(-self.context // 16) * 16
+    def sequences(self) -> int:
+        return self.tokens if self.batch else 1
+
+    @property
+    def chunks(self) -> int:
+        """Pages of a sequence, if it fills its context."""
+        return chunk_count(self.context)
+
+    @property
+    def pages(self) -> int:
+        """Pages of a cache, all sequences together."""
+        return self.chunks if self.cache_pages is None else self.cache_pages
+
+    @property
+    def page(self) -> int:
+        """Positions of a page; kernels want a multiple of 16."""
+        return min(CHUNK, -(-self.context // 16) * 16)
 
 
 class LayerBuilder:
@@ -215,20 +236,22 @@ class LayerBuilder:
     def attention(self, q: str, k: str, v: str) -> str:
         """Append k and v to this layer's cache and attend over all of it.
 
-        A single token's keys are split among the threads; a prompt has tokens enough to split.
+        The keys of a sequence's only token are split among the threads; a prompt has tokens enough
+        to split.
         """
         config, graph = self.decoder.config, self.graph
         kind = "f32" if self.step.activations == "f32" else "f16"
-        cache = tensor(kind, config.kv_heads, self.step.padded_context, config.head_dim)
+        step, dim = self.step, config.head_dim
+        cache = tensor(kind, step.pages, config.kv_heads, step.page, dim)
         keys = graph.state(f"{self.prefix}keys", cache)
         values = graph.state(f"{self.prefix}values", cache)
-        graph.op("store_keys", keys, k, "pos", head_dim=config.head_dim)
-        graph.op("store_values", values, v, "pos", head_dim=config.head_dim)
-        heads, dim = config.heads, config.head_dim
+        graph.op("store_keys", keys, k, "pos", "pages", head_dim=dim)
+        graph.op("store_values", values, v, "pos", "pages", head_dim=dim)
         if config.windows[self.number] or config.attention_softcap:
             raise UnsupportedError("windows and caps of attention are not there yet.")
-        inputs, scale = (q, keys, values, "pos"), config.attention_scale
-        if self.step.tokens > 1:
+        heads, scale = config.heads, config.attention_scale
+        inputs = (q, keys, values, "pos", "pages")
+        if step.tokens > step.sequences:
             return graph.op("attention", *inputs, to="attn", heads=heads, scale=scale)
         partials = graph.op("attend", *inputs, to="attn.chunks", heads=heads, scale=scale)
         return graph.op("combine", partials, "pos", to="attn", heads=heads, head_dim=dim)
@@ -361,7 +384,8 @@ class Decoder:
         config = self.config
         graph = GraphBuilder(f"{self.name}_step", step.activations)
         token = graph.input("token", tensor("i32", step.tokens))
-        graph.input("pos", tensor("i32", 1))
+        graph.input("pos", tensor("i32", step.sequences))
+        graph.input("pages", tensor("i32", step.sequences, step.chunks))
         build = LayerBuilder(graph, self, step)
         embedding = build.weight("token_embd.weight", config.vocab, config.width)
         rows = len(config.ropes) * step.context
@@ -374,8 +398,10 @@ class Decoder:
             return graph.build((x,))
         x = build.norm(x, "output_norm")
         logits = self._logits(build, x)
-        ring = graph.state("ring", tensor("i32", step.context + 1))
-        control = graph.state("control", tensor("control", 1))
+        if step.tokens > step.sequences:
+            return graph.build((logits,))
+        ring = graph.state("ring", tensor("i32", step.sequences, step.context + 1))
+        control = graph.state("control", tensor("control", step.sequences))
         following = graph.op("sample", logits, ring, "pos", control, to="next")
         done = graph.op("emit", following, ring, "pos", control, to="done")
         next_pos = graph.op("advance", "pos", to="pos.next")

@@ -103,14 +103,21 @@ def threshold(row: Array, top_k: int, top_p: np.float32, min_p: np.float32) -> n
 
 
 def sample(logits: Array, ring: Array, pos: Array, control: Array) -> Array:
-    """The token for position pos + 1, as i32[1]; see the module's text for the rule."""
-    c, at = control[0], int(pos[0])
-    row = penalise(logits[0], ring, at, int(c["repeat_last_n"]), c["repeat_penalty"])
+    """The token for position pos + 1 of each sequence, i32[T]; see the module's text for the rule.
+
+    logits f32[T, vocabulary], ring i32[T, capacity], pos i32[T], control[T].
+    """
+    rows = zip(logits, ring, pos, control, strict=True)
+    return np.array([_sample_row(row, tokens, int(at), c) for row, tokens, at, c in rows], np.int32)
+
+
+def _sample_row(logits: Array, ring: Array, at: int, c: Any) -> int:
+    row = penalise(logits, ring, at, int(c["repeat_last_n"]), c["repeat_penalty"])
     row = np.clip(np.where(np.isnan(row), -LARGEST, row), -LARGEST, LARGEST).astype(np.float32)
     if not c["temperature"] > 0:
-        return np.array([row.argmax()], np.int32)
+        return int(row.argmax())
     limit = threshold(row, int(c["top_k"]), c["top_p"], c["min_p"])
     running = np.cumsum(weights(row, row >= limit, c["temperature"]))
     word = philox(int(c["seed"]), at)
     drawn = int(running[-1]) * (word >> (64 - UNIFORM_BITS)) >> UNIFORM_BITS
-    return np.array([np.searchsorted(running, drawn, "right")], np.int32)
+    return int(np.searchsorted(running, drawn, "right"))

@@ -1,16 +1,16 @@
-"""attend, combine: attention for a single token, its keys split among the threads.
+"""attend, combine: attention for one token of each sequence, its keys split among the threads.
 
-Each (key head, chunk of positions) pair is a piece of work, and the pieces that the position needs
-are cut into as many equal shares as the op has rows: work is even at any position, and whatever
-lies beyond costs nothing. All query heads of a key head go together, so keys and values stream from
-memory once.
+Each (token, key head, chunk of positions) is a piece of work, and the pieces that the positions
+need are cut into as many equal shares as the op has rows: work is even at any position, and
+whatever lies beyond costs nothing. All query heads of a key head go together, so keys and values
+stream from memory once.
 """
 
 from hotloop.ir.ops import CHUNK
-from hotloop.kernels.cache import element, key_offset
+from hotloop.kernels.cache import element, key_offset, page_of, position_of, value_offset
 from hotloop.kernels.chunk import Chunk, copy, divide, merge, partial_floats
-from hotloop.kernels.tile import OpSpec, Tile, kernel, round_up
-from hotloop.lang import f32, i32, i64, loop, minimum
+from hotloop.kernels.tile import OpSpec, Tile, kernel, round_up, row_stride
+from hotloop.lang import Value, Var, constant, f32, i64, loop, maximum, minimum
 
 
 def _together(group: int) -> int:
@@ -20,52 +20,77 @@ def _together(group: int) -> int:
 
 
 def _group(spec: OpSpec) -> int:
-    return int(spec.attr("heads")) // spec.operands[1].shape[0]
+    return int(spec.attr("heads")) // spec.operands[1].shape[1]
 
 
 @kernel("attend", scratch=lambda spec: _group(spec) * CHUNK * 4)
 def attend(tile: Tile) -> None:
-    cache = tile.spec.operands[1]
-    kv_heads, context, dim = cache.shape
-    group = _group(tile.spec)
-    q, keys, values, pos = tile.operands
+    kv_heads, rows = tile.spec.operands[1].shape[1], tile.spec.rows
+    work = Var(constant(0, i64))
+    for token in loop(tile.count):
+        work.set(work + _chunks(tile, token) * kv_heads)
+    start, stop = tile.lo * work // rows, tile.hi * work // rows
+    first = Var(constant(0, i64))  # the number of the token's first piece
+    for token in loop(tile.count):
+        chunks = _chunks(tile, token)
+        last = first + chunks * kv_heads
+        for piece in loop(minimum(stop, last), maximum(start, first)):
+            number = piece - first
+            _attend(tile, token, number // chunks, number % chunks)
+        first.set(last)
+
+
+def _seen(tile: Tile, token: Value) -> Value:
+    return position_of(tile.operands[3], tile.spec.operands[3], token) + 1
+
+
+def _chunks(tile: Tile, token: Value) -> Value:
+    return (_seen(tile, token) + (CHUNK - 1)) // CHUNK
+
+
+def _attend(tile: Tile, token: Value, kv_head: Value, chunk: Value) -> None:
+    """One piece."""
+    q_type, cache, _, _, pages_type = tile.spec.operands
+    dim, chunks, group = cache.shape[3], pages_type.shape[1], _group(tile.spec)
+    q, keys, values, _, pages = tile.operands
     assert tile.result is not None
-    seen = pos.cast(i32).load().to(i64) + 1
-    chunks = (seen + (CHUNK - 1)) // CHUNK
-    work = chunks * kv_heads
-    rows = tile.spec.rows
-    stride = -(-context // CHUNK) * partial_floats(dim)
-    for piece in loop(tile.hi * work // rows, tile.lo * work // rows):
-        kv_head, chunk = piece // chunks, piece % chunks
-        first = chunk * CHUNK
-        Chunk(
-            q=q.cast(f32).at(kv_head * (group * dim)),
-            keys=keys.cast(element(cache)).at(key_offset(cache, kv_head, first)),
-            values=values.cast(element(cache)).at((kv_head * context + first) * dim),
-            scores=tile.scratch.cast(f32),
-            out=tile.result.cast(f32).at(kv_head * (group * stride) + chunk * partial_floats(dim)),
-            out_stride=stride,
-            queries=group,
-            together=_together(group),
-            positions=minimum(seen - first, CHUNK),
-            dim=dim,
-            scale=float(tile.spec.attr("scale")),
-            streamed=True,
-        ).attend()
+    assert tile.spec.result is not None
+    page = page_of(pages, pages_type, token, chunk)
+    stride = chunks * partial_floats(dim)
+    out = tile.result.cast(f32).at(token * row_stride(tile.spec.result.shape[1]))
+    Chunk(
+        q=q.cast(f32).at(token * row_stride(q_type.shape[1]) + kv_head * (group * dim)),
+        keys=keys.cast(element(cache)).at(key_offset(cache, page, kv_head)),
+        values=values.cast(element(cache)).at(value_offset(cache, page, kv_head)),
+        scores=tile.scratch.cast(f32),
+        out=out.at(kv_head * (group * stride) + chunk * partial_floats(dim)),
+        out_stride=stride,
+        queries=group,
+        together=_together(group),
+        positions=minimum(_seen(tile, token) - chunk * CHUNK, CHUNK),
+        dim=dim,
+        scale=float(tile.spec.attr("scale")),
+        streamed=True,
+    ).attend()
 
 
 @kernel("combine", scratch=lambda spec: round_up(int(spec.attr("head_dim")) + 2, 16) * 4)
 def combine(tile: Tile) -> None:
     dim = int(tile.spec.attr("head_dim"))
     heads = int(tile.spec.attr("heads"))
-    stride = tile.spec.operands[0].shape[1] // heads
+    partials_type, pos_type = tile.spec.operands
+    stride = partials_type.shape[1] // heads
     partials, pos = tile.operands
     assert tile.result is not None
-    chunks = pos.cast(i32).load().to(i64) // CHUNK + 1
+    assert tile.spec.result is not None
     merged = tile.scratch.cast(f32)
-    for head in loop(heads):
-        of_head = partials.cast(f32).at(head * stride)
-        copy(merged, of_head, partial_floats(dim))
-        for chunk in loop(chunks, 1):
-            merge(merged, of_head.at(chunk * partial_floats(dim)), dim)
-        divide(tile.result.cast(f32).at(head * dim), merged, dim)
+    for token in loop(minimum(tile.hi, tile.count), tile.lo):
+        chunks = position_of(pos, pos_type, token) // CHUNK + 1
+        row = partials.cast(f32).at(token * row_stride(partials_type.shape[1]))
+        out = tile.result.cast(f32).at(token * row_stride(tile.spec.result.shape[1]))
+        for head in loop(heads):
+            of_head = row.at(head * stride)
+            copy(merged, of_head, partial_floats(dim))
+            for chunk in loop(chunks, 1):
+                merge(merged, of_head.at(chunk * partial_floats(dim)), dim)
+            divide(out.at(head * dim), merged, dim)

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from hotloop.ir.ops import CHUNK
 from hotloop.ir.types import TensorType
-from hotloop.kernels.cache import LANES, element, key_offset
+from hotloop.kernels.cache import (
+    LANES,
+    element,
+    key_offset,
+    page_of,
+    position_of,
+    value_offset,
+)
 from hotloop.kernels.chunk import Chunk, copy, divide, merge, partial_floats, registers
 from hotloop.kernels.tile import OpSpec, Tile, kernel, round_up, row_stride
 from hotloop.lang import (
@@ -17,7 +24,6 @@ from hotloop.lang import (
     Var,
     as_value,
     f32,
-    i32,
     i64,
     if_,
     loop,
@@ -69,7 +75,7 @@ class _Scratch:
 
 
 def _scratch(spec: OpSpec) -> _Scratch:
-    kv_heads, _, dim = spec.operands[1].shape
+    _, kv_heads, _, dim = spec.operands[1].shape
     return _Scratch(int(spec.attr("heads")) // kv_heads, dim)
 
 
@@ -102,30 +108,28 @@ def attention(tile: Tile) -> None:
 def _attend(tile: Tile, kv_head: Value, token: Value, tokens: Value) -> None:
     """Some tokens and one key head, chunk after chunk."""
     spec = tile.spec
-    q_type, cache, _, _ = spec.operands
-    dim = cache.shape[2]
+    q_type, cache, pos_type, pages_type = (spec.operands[i] for i in (0, 1, 3, 4))
+    dim = cache.shape[3]
     place = _scratch(spec)
     group, stride = place.group, row_stride(q_type.shape[1])
     scratch = tile.scratch.cast(f32)
-    q, keys, values, pos = tile.operands
+    q, keys, values, pos, pages = tile.operands
     assert tile.result is not None
     at = token * stride + kv_head * (group * dim)
     for t in loop(tokens):
         copy(scratch.at(t * (group * dim)), q.cast(f32).at(at + t * stride), group * dim)
-    seen = pos.cast(i32).load().to(i64) + token + 1
+    seen = position_of(pos, pos_type, token) + 1
     longest = seen + tokens - 1
     queries = tokens * group
     out = Var(as_value(place.merged, i64))
     for first in loop(longest, step=CHUNK):
         positions = minimum(longest - first, CHUNK)
-        widened = _widen(
-            cache, keys, scratch.at(place.keys), key_offset(cache, kv_head, first), positions
-        )
-        offset = (kv_head * cache.shape[1] + first) * dim
+        page = page_of(pages, pages_type, token, first // CHUNK)
+        keys_at, values_at = (f(cache, page, kv_head) for f in (key_offset, value_offset))
         _PromptChunk(
             q=scratch,
-            keys=widened,
-            values=_widen(cache, values, scratch.at(place.values), offset, positions),
+            keys=_widen(cache, keys, scratch.at(place.keys), keys_at, positions),
+            values=_widen(cache, values, scratch.at(place.values), values_at, positions),
             scores=scratch.at(place.scores),
             out=scratch.at(out),
             out_stride=partial_floats(dim),
@@ -155,7 +159,7 @@ def _widen(
     if cache.format.name == "f32":
         return stored
     blocks = (positions + (LANES - 1)) // LANES
-    copy(into, stored, blocks * (LANES * cache.shape[2]))
+    copy(into, stored, blocks * (LANES * cache.shape[3]))
     return into
 
 

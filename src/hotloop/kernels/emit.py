@@ -1,6 +1,7 @@
 """emit, advance: what ends a step."""
 
 from hotloop.ir.types import CONTROL
+from hotloop.kernels.cache import position_of
 from hotloop.kernels.control import field, read
 from hotloop.kernels.tile import Tile, kernel
 from hotloop.lang import (
@@ -25,17 +26,28 @@ LENGTH, STOP_TOKEN, CANCELLED = 1, 2, 3
 
 @kernel("emit")
 def emit(tile: Tile) -> None:
-    """Publish the token for position pos + 1; write 1 to the result if the generation ends there.
+    """Publish each token for its position pos + 1; write 1 to the result if a generation ends.
 
-    Where it goes on, the result is left alone; the runtime zeroes it before a launch. A 0 written
+    Where all go on, the result is left alone; the runtime zeroes it before a launch. A 0 written
     at each step could take back the 1 that a slower thread has yet to read; so it only ever goes
     from 0 to 1, and a thread that reads it late, or more than once, sees the same end.
     """
-    token_at, ring, pos, control = tile.operands
+    tokens, ring, pos, control = tile.operands
+    capacity = tile.spec.operands[1].shape[1]
     assert tile.result is not None
-    token = token_at.cast(i32).load()
-    at = pos.cast(i32).load() + 1
-    ring.cast(i32).store(token, at.to(i64))
+    for row in loop(tile.count):
+        token = tokens.cast(i32).load(row)
+        at = position_of(pos, tile.spec.operands[2], row).to(i32) + 1
+        finish = _publish(
+            token, at, ring.cast(i32).at(row * capacity), control.at(row * CONTROL.itemsize)
+        )
+        with if_(finish.differs(0)):
+            store_release(tile.result.cast(i32), 1)
+
+
+def _publish(token: Value, at: Value, ring: Pointer, control: Pointer) -> Value:
+    """Hand one sequence its token; how its generation ends with it, or 0."""
+    ring.store(token, at.to(i64))
     store_release(field(control, "published"), at.to(i64) + 1)
     finish = select(
         _stops(control, token),
@@ -49,7 +61,7 @@ def emit(tile: Tile) -> None:
     with if_(finish.differs(0)):
         # After `published`, so that whoever sees the end sees the last token too.
         store_release(field(control, "finish"), finish)
-        store_release(tile.result.cast(i32), 1)
+    return finish
 
 
 def _stops(control: Pointer, token: Value) -> Value:
@@ -67,4 +79,5 @@ def _stops(control: Pointer, token: Value) -> Value:
 @kernel("advance")
 def advance(tile: Tile) -> None:
     assert tile.result is not None
-    tile.result.cast(i32).store(tile.operands[0].cast(i32).load() + 1)
+    for row in loop(tile.spec.operands[0].shape[0]):
+        tile.result.cast(i32).store(tile.operands[0].cast(i32).load(row) + 1, row)

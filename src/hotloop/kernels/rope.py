@@ -1,7 +1,8 @@
 """rope: rotary position embedding (Su et al., 2021, arXiv 2104.09864), from a table of angles."""
 
+from hotloop.kernels.cache import position_of
 from hotloop.kernels.tile import Tile, kernel, row_stride
-from hotloop.lang import Pointer, Value, f32, i32, i64, loop, strip
+from hotloop.lang import Pointer, Value, f32, loop, strip
 
 
 @kernel("rope")
@@ -10,15 +11,15 @@ def rope(tile: Tile) -> None:
 
     Row first_row + p holds the cosines of position p, one for each pair that turns, then the sines.
     """
-    x_type, _, table_type = tile.spec.operands
+    x_type, pos_type, table_type = tile.spec.operands
     turned = table_type.shape[1]
     head_dim = int(tile.spec.attr("head_dim"))
     rotate = _rotate_half if tile.spec.attr("pairing") == "half" else _rotate_interleaved
     x, pos, table = tile.operands
     assert tile.result is not None
-    first = pos.cast(i32).load().to(i64) + int(tile.spec.attr("first_row"))
+    first_row = int(tile.spec.attr("first_row"))
     for token in loop(tile.count):
-        angles = table.cast(f32).at((first + token) * turned)
+        angles = table.cast(f32).at((position_of(pos, pos_type, token) + first_row) * turned)
         row = token * row_stride(x_type.shape[1])
         for head in loop(tile.hi, tile.lo, head_dim):
             source, out = x.cast(f32).at(row + head), tile.result.cast(f32).at(row + head)

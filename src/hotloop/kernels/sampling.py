@@ -1,10 +1,14 @@
-"""sample: from a row of logits to a token, exactly as `hotloop.ir.sample` says."""
+"""sample: from each row of logits to a token, exactly as `hotloop.ir.sample` says."""
+
+from dataclasses import dataclass
 
 from hotloop.ir.sample import LARGEST, UNIFORM_BITS
+from hotloop.ir.types import CONTROL
+from hotloop.kernels.cache import position_of
 from hotloop.kernels.control import read
 from hotloop.kernels.philox import philox
 from hotloop.kernels.threshold import GROUP, Row, find_maxima, min_p, top_k, top_p, weigh
-from hotloop.kernels.tile import OpSpec, Tile, kernel
+from hotloop.kernels.tile import OpSpec, Tile, kernel, row_stride
 from hotloop.lang import (
     Pointer,
     Value,
@@ -34,27 +38,60 @@ def _scratch(spec: OpSpec) -> int:
     return Row.nbytes(spec.operands[0].shape[1])
 
 
+@dataclass(frozen=True)
+class _Sequence:
+    """What sampling reads of one sequence."""
+
+    logits: Pointer
+    """f32[vocabulary]."""
+    ring: Pointer
+    """i32[capacity]."""
+    pos: Value
+    control: Pointer
+    vocabulary: int
+    capacity: int
+
+
 @kernel("sample", scratch=_scratch)
 def sample(tile: Tile) -> None:
-    """Where no logit changes and the largest is taken, nothing is copied."""
-    vocabulary = tile.spec.operands[0].shape[1]
-    logits, _, _, control = tile.operands
     assert tile.result is not None
-    logits, token = logits.cast(f32), tile.result.cast(i32)
-    temperature = read(control, "temperature")
-    greedy = ~(temperature > 0)
-    penalises = _penalises(control)
+    for row in loop(minimum(tile.hi, tile.count), tile.lo):
+        token = _sample(_sequence(tile, row), tile.scratch)
+        tile.result.cast(i32).store(token.to(i32), row)
+
+
+def _sequence(tile: Tile, row: Value) -> _Sequence:
+    logits_type, ring_type, pos_type, _ = tile.spec.operands
+    vocabulary, capacity = logits_type.shape[1], ring_type.shape[1]
+    logits, ring, pos, control = tile.operands
+    return _Sequence(
+        logits.cast(f32).at(row * row_stride(vocabulary)),
+        ring.cast(i32).at(row * capacity),
+        position_of(pos, pos_type, row),
+        control.at(row * CONTROL.itemsize),
+        vocabulary,
+        capacity,
+    )
+
+
+def _sample(sequence: _Sequence, scratch: Pointer) -> Value:
+    """Where no logit changes and the largest is taken, nothing is copied."""
+    logits, vocabulary = sequence.logits, sequence.vocabulary
+    greedy = ~(read(sequence.control, "temperature") > 0)
+    penalises = _penalises(sequence.control)
+    token = Var(constant(0, i64))
     with if_else(greedy & ~penalises) as otherwise:
-        token.store(_argmax(logits, vocabulary).to(i32))
+        token.set(_argmax(logits, vocabulary))
         otherwise()
-        row = Row.at(tile.scratch, vocabulary)
+        row = Row.at(scratch, vocabulary)
         _copy(logits, row, vocabulary)
         with if_(penalises):
-            _penalise(tile, row.values)
+            _penalise(sequence, row.values)
         with if_else(greedy) as otherwise:
-            token.store(_argmax(row.values, vocabulary).to(i32))
+            token.set(_argmax(row.values, vocabulary))
             otherwise()
-            token.store(_draw(tile, row, vocabulary).to(i32))
+            token.set(_draw(sequence, row))
+    return token.get()
 
 
 def _argmax(values: Pointer, count: int) -> Value:
@@ -98,35 +135,33 @@ def _penalises(control: Pointer) -> Value:
     return ((penalty < 1) | (penalty > 1)) & (read(control, "repeat_last_n") > 0)
 
 
-def _penalise(tile: Tile, values: Pointer) -> None:
+def _penalise(sequence: _Sequence, values: Pointer) -> None:
     """Each from the logit as it was, so that a token that occurs twice is penalised once."""
-    vocabulary, capacity = tile.spec.operands[0].shape[1], tile.spec.operands[1].shape[0]
-    logits, ring, pos, control = tile.operands
-    penalty = read(control, "repeat_penalty")
-    stop = minimum(pos.cast(i32).load().to(i64) + 1, capacity)
-    start = maximum(stop - read(control, "repeat_last_n").to(i64), 0)
+    penalty = read(sequence.control, "repeat_penalty")
+    stop = minimum(sequence.pos + 1, sequence.capacity)
+    start = maximum(stop - read(sequence.control, "repeat_last_n").to(i64), 0)
     for i in loop(stop, start):
-        token = ring.cast(i32).load(i).to(i64)
-        with if_((token >= 0) & (token < vocabulary)):
-            logit = logits.cast(f32).load(token)
+        token = sequence.ring.load(i).to(i64)
+        with if_((token >= 0) & (token < sequence.vocabulary)):
+            logit = sequence.logits.load(token)
             penalised = select(logit > 0, logit / penalty, logit * penalty)
             values.store(_finite(penalised), token)
 
 
-def _draw(tile: Tile, row: Row, vocabulary: int) -> Value:
+def _draw(sequence: _Sequence, row: Row) -> Value:
     """Keep what reaches the threshold, and draw one by its weight."""
-    _, _, pos, control = tile.operands
+    control = sequence.control
     top = find_maxima(row)
     limit = Var(constant(-LARGEST, f32))
     k, p, least = read(control, "top_k"), read(control, "top_p"), read(control, "min_p")
-    with if_((k > 0) & (k < vocabulary)):
+    with if_((k > 0) & (k < sequence.vocabulary)):
         limit.set(top_k(row, k.to(i64)))
     with if_(p < 1):
         limit.set(top_p(row, p, limit, top))
     with if_(least > 0):
         limit.set(maximum(min_p(least, top), limit))
     total = weigh(row, limit, top, read(control, "temperature"))
-    word = philox(read(control, "seed"), pos.cast(i32).load())
+    word = philox(read(control, "seed"), sequence.pos.to(i32))
     return _find(row, _share(total, word >> (64 - UNIFORM_BITS)))
 
 

@@ -16,9 +16,8 @@ Layouts in memory (all buffers 64-byte aligned, rows padded so that vectors may 
     q8[T,K]       per token K int8, then K/32 f32 scales, then K/32 f32 scale × (sum of the int8s),
                   then K/16 i32 sums of 16 int8s; each token's record is padded to 64 bytes
     weights       packed by `hotloop.kernels.pack`
-    keys          f16|f32[heads, context, head_dim], as [head][context / 16][head_dim][16]
-    values        f16|f32[heads, context, head_dim], row-major; the context of both is a multiple
-                  of 16
+    keys          f16|f32[pages, heads, page, head_dim], as [page][head][page / 16][head_dim][16]
+    values        f16|f32[pages, heads, page, head_dim], row-major; a page is a multiple of 16
 """
 
 from collections.abc import Callable

@@ -22,7 +22,7 @@ from itertools import count
 from math import lcm
 
 from hotloop.ir.graph import Op
-from hotloop.ir.ops import OPS
+from hotloop.ir.ops import OPS, row_count
 from hotloop.ir.program import ENTRY, Kernel, Part, Program, Stage, map_kernels
 from hotloop.util.remarks import Remark
 
@@ -79,7 +79,7 @@ def _merge(kernel: Kernel) -> list[_Draft]:
             assert op.result is not None
             private[op.result.name] = op
             continue
-        host = _host_part(drafts[-1], op, private)
+        host = _host_part(kernel, drafts[-1], op, private)
         if host is None:
             drafts.append(_Draft())
             host = []
@@ -104,12 +104,12 @@ def _sources(op: Op, private: dict[str, Op]) -> set[str]:
     return names
 
 
-def _host_part(draft: _Draft, op: Op, private: dict[str, Op]) -> list[Op] | None:
+def _host_part(kernel: Kernel, draft: _Draft, op: Op, private: dict[str, Op]) -> list[Op] | None:
     """The part of this stage that `op` can join (a new one, if it needs none of them).
 
     None where the op must wait for a later stage.
     """
-    definition = OPS[op.name]
+    definition, kind = OPS[op.name], _kind(kernel, op)
     joined: list[list[Op]] = []
     for i, name in enumerate(op.operands):
         if name in private:
@@ -119,14 +119,14 @@ def _host_part(draft: _Draft, op: Op, private: dict[str, Op]) -> list[Op] | None
         part = draft.part_of(name)
         if part is None:
             continue
-        alike = OPS[part[0].name].rows == definition.rows
-        aligned = i in definition.aligned or definition.rows in ("tokens", "one")
-        if not (alike and aligned and definition.rows in ("features", "tokens", "one")):
+        alike = _kind(kernel, part[0]) == kind
+        aligned = i in definition.aligned or kind in ("tokens", "one")
+        if not (alike and aligned and kind in ("features", "tokens", "one")):
             return None
         if not any(part is other for other in joined):
             joined.append(part)
     if not joined and definition.rows == "one":
-        joined = [p for p in draft.parts if OPS[p[0].name].rows == "one"][:1]
+        joined = [part for part in draft.parts if _kind(kernel, part[0]) == "one"][:1]
     if draft.touches(op) and not (joined and definition.rows == "one"):
         return None
     if not joined:
@@ -137,6 +137,14 @@ def _host_part(draft: _Draft, op: Op, private: dict[str, Op]) -> list[Op] | None
         host += other
         draft.parts = [part for part in draft.parts if part is not other]
     return host
+
+
+def _kind(kernel: Kernel, op: Op) -> str:
+    """What the op's rows are; a single token is a single tile."""
+    kind = OPS[op.name].rows
+    operands = [kernel.types[name] for name in op.operands]
+    single = row_count(op.name, operands, op.result.type if op.result else None) == 1
+    return "one" if kind == "tokens" and single else kind
 
 
 def _compute_each(draft: _Draft, op: Op, private: dict[str, Op]) -> None:

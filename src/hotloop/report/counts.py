@@ -99,8 +99,8 @@ def weight_share(op: Op, name: str, types: Mapping[str, TensorType]) -> int:
 
 
 def _per_position(cache: TensorType) -> int:
-    """Bytes of one position of a cache [heads, context, head_dim]."""
-    return cache.nbytes // cache.shape[1]
+    """Bytes of one position of a cache [pages, heads, page, head_dim]."""
+    return cache.nbytes // (cache.shape[0] * cache.shape[2])
 
 
 def executed(

@@ -76,7 +76,7 @@ def _compare_step(model: Traced, values: dict[str, Array], ids: Sequence[int]) -
 
     values["token"][:] = ids[-1]
     values["pos"][:] = at
-    values["ring"][at] = ids[-1]
+    values["ring"][0, at] = ids[-1]
     Sampling().write(values["control"])
     values["control"]["last_pos"] = at + 1
     run_graph(model.graph, values, trace=check)
@@ -92,6 +92,7 @@ def _declared_values(model: Traced) -> dict[str, Array]:
         values[value.name] = dequantise(weight.data, weight.type).reshape(value.type.shape)
     for value in (*model.graph.inputs, *model.graph.states):
         values[value.name] = np.zeros(value.type.shape, _dtype(value.type))
+    values["pages"][0] = range(values["pages"].shape[1])
     return values
 
 

@@ -23,6 +23,8 @@ FINISH_REASONS = {0: "running", 1: "length", 2: "stop", 3: "cancelled"}
 #: A prompt of so many tokens is not worth a program of its own, which takes a second to compile:
 #: decode steps read it, and leave the same bits.
 SHORT_PROMPT = 32
+#: Tokens of a prompt that are read at once.
+PROMPT_BLOCK = 64
 #: How often Python looks for new tokens. A launch needs every core; looking costs it one.
 POLL_SECONDS = 0.001
 
@@ -49,11 +51,12 @@ class Session:
         self.finish_reason = "length"
         self._prompt = prompt
         self._block = block
-        self._ring: NDArray[np.generic] = state.view("ring")
+        self._ring: NDArray[np.generic] = state.view("ring")[0]
         self._control: NDArray[np.generic] = state.view("control")
         self._reads_blocks = False  # whether the prompt program has been made
         self._cached: list[int] = []  # tokens whose keys and values are in the cache
         self._launch: threading.Event | None = None  # set when the streaming launch has ended
+        _own_all_pages(decode)
 
     def check(self, ids: Sequence[int], more: int = 1) -> None:
         """Raise where `ids` cannot be a prompt that `more` tokens follow."""
@@ -85,7 +88,10 @@ class Session:
         self._ring[: len(ids)] = ids
 
     def _read_block(self, tokens: list[int], start: int) -> None:
-        program, self._reads_blocks = self._prompt(), True
+        program = self._prompt()
+        if not self._reads_blocks:
+            _own_all_pages(program)
+            self._reads_blocks = True
         program.view("token")[: len(tokens)] = tokens
         program.view("pos")[0] = start
         started = time.perf_counter()
@@ -198,6 +204,12 @@ class Session:
         """Empty the cache."""
         self.stop()
         self._cached = []
+
+
+def _own_all_pages(program: Executable) -> None:
+    """The cache is this sequence's alone: page i holds its chunk i."""
+    pages = program.view("pages")
+    pages[0] = np.arange(pages.shape[1])
 
 
 def _common(a: list[int], b: list[int]) -> int:

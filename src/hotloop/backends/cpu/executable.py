@@ -88,7 +88,7 @@ class SequenceState:
         """A state as an array over its memory (a cache in the layout of its kernels)."""
         type, at = self.types[name], self.region.offsets[name]
         assert type.format.numpy is not None
-        return self.arena.data[at : at + type.nbytes].view(type.format.numpy)
+        return self.arena.data[at : at + type.nbytes].view(type.format.numpy).reshape(type.shape)
 
 
 class Executable:
@@ -190,8 +190,8 @@ class Executable:
         at = self._places.places[((), name)]
         dtype = type.format.numpy
         assert dtype is not None
-        if len(type.shape) < 2:
-            return self._work.data[at : at + type.nbytes].view(dtype)
+        if type.format.name != "f32" or len(type.shape) < 2:
+            return self._work.data[at : at + type.nbytes].view(dtype).reshape(type.shape)
         rows, width = type.shape
         stride = row_stride(width)
         data = self._work.data[at : at + rows * stride * dtype.itemsize]

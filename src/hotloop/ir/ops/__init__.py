@@ -1,7 +1,9 @@
 """The ops: signature, meaning in NumPy, and how each may be cut into tiles.
 
-T is the number of tokens of a step. `pos` is the position of the first of them, so row t is at
-position pos + t. Meanings compute in float32 and are the oracle of the compiled kernels.
+T is the number of tokens of a step. They follow each other in one sequence, and `pos` i32[1] is the
+position of the first, so row t is at position pos + t; or each belongs to a sequence of its own,
+and `pos` i32[T] has the position of each. Meanings compute in float32 and are the oracle of the
+compiled kernels.
 
 An op's result is computed in *tiles* of rows. What a row is, and which part of each operand a tile
 needs, is what the pipeline pass asks before it lets two ops share a stage:
@@ -21,7 +23,7 @@ from hotloop.ir.ops.attention import CHUNK, SHARES, chunk_count
 from hotloop.ir.ops.base import GROUP, Array, Attrs, OpDef, OpTypeError
 from hotloop.ir.types import TensorType
 
-__all__ = ["CHUNK", "GROUP", "OPS", "Array", "OpTypeError", "infer", "row_count"]
+__all__ = ["CHUNK", "GROUP", "OPS", "Array", "OpTypeError", "chunk_count", "infer", "row_count"]
 
 _MODULES = (embed, norm, linear, rope, attention, elementwise, experts, sampling)
 
@@ -52,8 +54,7 @@ def row_count(name: str, operands: Sequence[TensorType], result: TensorType | No
         return 1
     shape = (result or operands[1]).shape
     if kind == "heads":
-        return operands[1].shape[0] * shape[0]
+        return operands[1].shape[1] * shape[0]
     if kind == "shares":
-        kv_heads, context, _ = operands[1].shape
-        return min(SHARES, kv_heads * chunk_count(context))
+        return min(SHARES, shape[0] * operands[1].shape[1] * operands[4].shape[1])
     return shape[0] if kind == "tokens" else shape[1]

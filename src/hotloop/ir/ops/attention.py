@@ -1,60 +1,120 @@
-"""store_keys, store_values, attention, attend, combine: the KV cache, and what reads it."""
+"""store_keys, store_values, attention, attend, combine: the KV cache, and what reads it.
+
+A cache is `[pages, heads, page, head_dim]`: positions lie in pages of `CHUNK` (or in a single
+shorter one), and `pages` i32[S, n] says which page holds the positions from i · CHUNK on, for each
+of the S sequences of the step. So sequences share the memory of one cache, and the pages of a
+common beginning.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from hotloop.ir.ops.base import Array, Attrs, OpDef, activation, head_dim, need, one, position
+from hotloop.ir.ops.base import (
+    Array,
+    Attrs,
+    OpDef,
+    activation,
+    head_dim,
+    need,
+    one,
+    positions,
+    positions_of,
+)
 from hotloop.ir.types import TensorType, tensor
 
 #: Positions of a chunk: attention sums over each chunk by itself, then over the chunks in order.
+#: A page of the cache holds one.
 CHUNK = 256
 #: Rows of `attend`, where there is work for as many.
 SHARES = 32
 
 
-def _infer_store(types: Sequence[TensorType], attrs: Attrs) -> None:
-    cache, x, pos = types
+def chunk_count(context: int) -> int:
+    return -(-context // CHUNK)
+
+
+def _cache(cache: TensorType, pages: TensorType, tokens: int) -> None:
     need(
-        cache.format.name in ("f16", "f32") and len(cache.shape) == 3,
-        f"a cache must be f16 or f32 [heads,context,head_dim], not {cache}",
+        cache.format.name in ("f16", "f32") and len(cache.shape) == 4,
+        f"a cache must be f16 or f32 [pages,heads,page,head_dim], not {cache}",
     )
-    _, width = activation(x, "the input")
-    heads, _, head = cache.shape
+    need(
+        pages.format.name == "i32" and len(pages.shape) == 2 and pages.shape[0] in (1, tokens),
+        f"the page table must be i32[1,n] or i32[{tokens},n], not {pages}",
+    )
+    page = cache.shape[2]
+    need(
+        page == CHUNK or (page < CHUNK and page % 16 == 0 and pages.shape[1] == 1),
+        f"a page must hold {CHUNK} positions, or a multiple of 16 where it is the only one, "
+        f"not {page}",
+    )
+
+
+def _place(pages: Array, token: int, position: int) -> tuple[int, int]:
+    """(page, position in it) of a token's position."""
+    row = pages[token if len(pages) > 1 else 0]
+    return int(row[position // CHUNK]), position % CHUNK
+
+
+def _chunk(cache: Array, pages: Array, token: int, chunk: int, seen: int) -> Array:
+    """float32 [heads, positions, head_dim]: what of a chunk lies before position `seen`."""
+    page, _ = _place(pages, token, chunk * CHUNK)
+    return np.asarray(cache[page, :, : min(seen - chunk * CHUNK, CHUNK)], dtype=np.float32)
+
+
+def _infer_store(types: Sequence[TensorType], attrs: Attrs) -> None:
+    cache, x, pos, pages = types
+    tokens, width = activation(x, "the input")
+    _cache(cache, pages, tokens)
+    _, heads, _, head = cache.shape
     need(width == heads * head, f"width {width} is not {heads} heads of {head}")
-    position(pos)
+    positions(pos, tokens)
+    need(pos.shape[0] == pages.shape[0], f"{pos} and {pages} differ in sequences")
 
 
-def _store(cache: Array, x: Array, pos: Array, *, head_dim: int) -> None:
-    heads, _, head = cache.shape
-    at = int(pos[0])
-    rows = x.reshape(x.shape[0], heads, head).transpose(1, 0, 2)
-    cache[:, at : at + x.shape[0]] = rows
+def _store(cache: Array, x: Array, pos: Array, pages: Array, *, head_dim: int) -> None:
+    tokens = x.shape[0]
+    rows = x.reshape(tokens, -1, head_dim)
+    for token, position in enumerate(positions_of(pos, tokens)):
+        page, at = _place(pages, token, int(position))
+        cache[page, :, at] = rows[token]
 
 
 def _infer_attention(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    q, keys, values, pos = types
-    _, width = activation(q, "the query")
+    q, keys, values, pos, pages = types
+    tokens, width = activation(q, "the query")
     need(keys == values, f"keys and values differ: {keys} and {values}")
-    heads, head = int(attrs["heads"]), keys.shape[2]
+    _cache(keys, pages, tokens)
+    heads, kv_heads, head = int(attrs["heads"]), keys.shape[1], keys.shape[3]
     need(width == heads * head, f"width {width} is not {heads} heads of {head}")
-    need(heads % keys.shape[0] == 0, f"{heads} heads do not divide over {keys.shape[0]} key heads")
-    position(pos)
+    need(heads % kv_heads == 0, f"{heads} heads do not divide over {kv_heads} key heads")
+    positions(pos, tokens)
+    need(pos.shape[0] == pages.shape[0], f"{pos} and {pages} differ in sequences")
+    return q
+
+
+def _infer_prompt(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    q = _infer_attention(types, attrs)
+    need(types[3].shape[0] == 1, f"attention takes one sequence, not {types[3].shape[0]}")
     return q
 
 
 def _attention(
-    q: Array, keys: Array, values: Array, pos: Array, *, heads: int, scale: float
+    q: Array, keys: Array, values: Array, pos: Array, pages: Array, *, heads: int, scale: float
 ) -> Array:
     """Causal attention over positions 0 … pos + t of the cache, softmax in float32."""
     tokens, width = q.shape
-    kv_heads, _, head = keys.shape
-    first = int(pos[0])
+    kv_heads, head = keys.shape[1], keys.shape[3]
     out = np.empty((tokens, heads, head), np.float32)
     for t in range(tokens):
-        seen = first + t + 1
-        k = keys[:, :seen].astype(np.float32)
-        v = values[:, :seen].astype(np.float32)
+        seen = int(pos[0]) + t + 1
+        k, v = (
+            np.concatenate(
+                [_chunk(cache, pages, 0, chunk, seen) for chunk in range(chunk_count(seen))], axis=1
+            )
+            for cache in (keys, values)
+        )
         query = q[t].reshape(kv_heads, heads // kv_heads, head)
         scores = np.einsum("hgd,hpd->hgp", query, k) * np.float32(scale)
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -63,87 +123,76 @@ def _attention(
     return out.reshape(tokens, width)
 
 
-def chunk_count(context: int) -> int:
-    return -(-context // CHUNK)
-
-
 def _infer_attend(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     q = _infer_attention(types, attrs)
-    _, context, head = types[1].shape
-    need(q.shape[0] == 1, f"attend takes one token, not {q.shape[0]}")
-    return tensor("f32", 1, int(attrs["heads"]) * chunk_count(context) * (head + 2))
+    keys, pos, pages = types[1], types[3], types[4]
+    tokens, head = q.shape[0], keys.shape[3]
+    need(pos.shape[0] == tokens, f"attend takes a token of each sequence, not {q} at {pos}")
+    return tensor("f32", tokens, int(attrs["heads"]) * pages.shape[1] * (head + 2))
 
 
-def _attend(q: Array, keys: Array, values: Array, pos: Array, *, heads: int, scale: float) -> Array:
-    """Each chunk of positions by itself, [heads, chunks, head_dim + 2].
+def _attend(
+    q: Array, keys: Array, values: Array, pos: Array, pages: Array, *, heads: int, scale: float
+) -> Array:
+    """Each chunk of positions by itself, [T, heads, chunks, head_dim + 2].
 
     The last dimension is the sum of the chunk's values weighted by exp(score - largest), then the
-    largest score, then the sum of weights. Chunks beyond the position are not written.
+    largest score, then the sum of weights. Chunks beyond a token's position are not written.
     """
-    kv_heads, context, head = keys.shape
-    query = q.reshape(kv_heads, heads // kv_heads, head)
-    out = np.full((heads, chunk_count(context), head + 2), np.nan, np.float32)
-    seen = int(pos[0]) + 1
-    for chunk in range(chunk_count(seen)):
-        part = slice(chunk * CHUNK, min((chunk + 1) * CHUNK, seen))
-        k, v = keys[:, part].astype(np.float32), values[:, part].astype(np.float32)
-        scores = np.einsum("hgd,hpd->hgp", query, k) * np.float32(scale)
-        largest = scores.max(axis=-1, keepdims=True)
-        weights = np.exp(scores - largest)
-        out[:, chunk, :head] = np.einsum("hgp,hpd->hgd", weights, v).reshape(heads, head)
-        out[:, chunk, head] = largest.reshape(heads)
-        out[:, chunk, head + 1] = weights.sum(axis=-1).reshape(heads)
-    return out.reshape(1, -1)
+    tokens, kv_heads, head = len(q), keys.shape[1], keys.shape[3]
+    out = np.full((tokens, heads, pages.shape[1], head + 2), np.nan, np.float32)
+    for t in range(tokens):
+        query, seen = q[t].reshape(kv_heads, heads // kv_heads, head), int(pos[t]) + 1
+        for chunk in range(chunk_count(seen)):
+            k, v = (_chunk(cache, pages, t, chunk, seen) for cache in (keys, values))
+            scores = np.einsum("hgd,hpd->hgp", query, k) * np.float32(scale)
+            largest = scores.max(axis=-1, keepdims=True)
+            weights = np.exp(scores - largest)
+            out[t, :, chunk, :head] = np.einsum("hgp,hpd->hgd", weights, v).reshape(heads, head)
+            out[t, :, chunk, head] = largest.reshape(heads)
+            out[t, :, chunk, head + 1] = weights.sum(axis=-1).reshape(heads)
+    return out.reshape(tokens, -1)
 
 
 def _infer_combine(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     partials, pos = types
     tokens, width = activation(partials, "the input")
     heads, head = int(attrs["heads"]), int(attrs["head_dim"])
-    need(tokens == 1, f"combine takes one token, not {tokens}")
+    need(pos.shape == (tokens,), f"combine takes a position for each of {tokens} tokens, not {pos}")
     need(width % (heads * (head + 2)) == 0, f"width {width} is not chunks of {heads} heads")
-    position(pos)
-    return tensor("f32", 1, heads * head)
+    positions(pos, tokens)
+    return tensor("f32", tokens, heads * head)
 
 
 def _combine(partials: Array, pos: Array, *, heads: int, head_dim: int) -> Array:
     """The attention of all chunks up to the position: chunks weigh exp(largest) × their sum."""
-    chunks = partials.reshape(heads, -1, head_dim + 2)[:, : chunk_count(int(pos[0]) + 1)]
-    values, largest, total = chunks[..., :-2], chunks[..., -2], chunks[..., -1]
-    factors = np.exp(largest - largest.max(axis=-1, keepdims=True))
-    out = np.einsum("hc,hcd->hd", factors, values) / np.sum(factors * total, -1, keepdims=True)
-    return np.asarray(out.reshape(1, -1), dtype=np.float32)
+    out = np.empty((len(partials), heads, head_dim), np.float32)
+    for t, of_token in enumerate(partials.reshape(len(partials), heads, -1, head_dim + 2)):
+        chunks = of_token[:, : chunk_count(int(pos[t]) + 1)]
+        values, largest, total = chunks[..., :-2], chunks[..., -2], chunks[..., -1]
+        factors = np.exp(largest - largest.max(axis=-1, keepdims=True))
+        mean = np.einsum("hc,hcd->hd", factors, values)
+        out[t] = mean / np.sum(factors * total, -1, keepdims=True)
+    return out.reshape(len(out), -1)
+
+
+def _store_op(name: str) -> OpDef:
+    return OpDef(
+        name,
+        "features",
+        _infer_store,
+        _store,
+        ("head_dim",),
+        aligned=(0, 1),
+        writes=(0,),
+        grain=head_dim,
+    )
 
 
 OPS = (
-    OpDef(
-        "store_keys",
-        "features",
-        _infer_store,
-        _store,
-        ("head_dim",),
-        aligned=(0, 1),
-        writes=(0,),
-        grain=head_dim,
-    ),
-    OpDef(
-        "store_values",
-        "features",
-        _infer_store,
-        _store,
-        ("head_dim",),
-        aligned=(0, 1),
-        writes=(0,),
-        grain=head_dim,
-    ),
-    OpDef(
-        "attention",
-        "heads",
-        _infer_attention,
-        _attention,
-        ("heads", "scale"),
-        grain=one,
-    ),
+    _store_op("store_keys"),
+    _store_op("store_values"),
+    OpDef("attention", "heads", _infer_prompt, _attention, ("heads", "scale"), grain=one),
     OpDef(
         "attend",
         "shares",

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.ir.graph import Attr
@@ -63,8 +64,16 @@ def activation(type: TensorType, what: str) -> tuple[int, int]:
     return type.shape[0], type.shape[1]
 
 
-def position(type: TensorType) -> None:
-    need(type == tensor("i32", 1), f"a position must be i32[1], not {type}")
+def positions(type: TensorType, tokens: int) -> None:
+    """The tokens of a step follow each other in one sequence, or each has its own."""
+    wanted = (tensor("i32", 1), tensor("i32", tokens))
+    either = " or ".join(map(str, dict.fromkeys(wanted)))
+    need(type in wanted, f"positions must be {either}, not {type}")
+
+
+def positions_of(pos: Array, tokens: int) -> Array:
+    """i32[tokens]: the position of each token of a step."""
+    return pos + np.arange(tokens, dtype=np.int32) if len(pos) == 1 else pos
 
 
 def one(attrs: Attrs) -> int:

@@ -4,14 +4,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hotloop.ir.ops.base import Array, Attrs, OpDef, activation, head_dim, need, position
+from hotloop.ir.ops.base import (
+    Array,
+    Attrs,
+    OpDef,
+    activation,
+    head_dim,
+    need,
+    positions,
+    positions_of,
+)
 from hotloop.ir.types import TensorType
 
 
 def _infer_rope(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     x, pos, table = types
-    _, width = activation(x, "the input")
-    position(pos)
+    tokens, width = activation(x, "the input")
+    positions(pos, tokens)
     head = int(attrs["head_dim"])
     need(head % 2 == 0 and width % head == 0, f"width {width} is not whole heads of {head}")
     need(
@@ -36,8 +45,7 @@ def _rope(
     """
     tokens, width = x.shape
     half = table.shape[1] // 2
-    start = first_row + int(pos[0])
-    rows = table[start : start + tokens]
+    rows = table[first_row + positions_of(pos, tokens)]
     cos, sin = rows[:, None, :half], rows[:, None, half:]
     heads = x.reshape(tokens, width // head_dim, head_dim)
     turned, rest = heads[..., : 2 * half], heads[..., 2 * half :]

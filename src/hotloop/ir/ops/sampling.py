@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hotloop.ir.ops.base import Array, Attrs, OpDef, activation, need, one, position
+from hotloop.ir.ops.base import Array, Attrs, OpDef, activation, need, one
 from hotloop.ir.sample import sample
 from hotloop.ir.types import TensorType, tensor
 
@@ -12,55 +12,57 @@ from hotloop.ir.types import TensorType, tensor
 def _infer_sample(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     logits, ring, pos, control = types
     tokens, _ = activation(logits, "the logits")
-    need(tokens == 1, f"sampling takes one row of logits, not {tokens}")
-    _ring(ring)
-    position(pos)
-    _control(control)
-    return tensor("i32", 1)
+    _sequences(ring, pos, control, tokens)
+    return tensor("i32", tokens)
 
 
 def _infer_emit(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     token, ring, pos, control = types
-    need(token == tensor("i32", 1), f"a token must be i32[1], not {token}")
-    _ring(ring)
-    position(pos)
-    _control(control)
+    need(
+        token.format.name == "i32" and len(token.shape) == 1, f"tokens must be i32[T], not {token}"
+    )
+    _sequences(ring, pos, control, token.shape[0])
     return tensor("i32", 1)
 
 
-def _ring(type: TensorType) -> None:
+def _sequences(ring: TensorType, pos: TensorType, control: TensorType, tokens: int) -> None:
+    """Each token has a sequence of its own: a ring, a position, a control block."""
     need(
-        type.format.name == "i32" and len(type.shape) == 1,
-        f"the token ring must be i32[capacity], not {type}",
+        ring.format.name == "i32" and len(ring.shape) == 2 and ring.shape[0] == tokens,
+        f"the token rings must be i32[{tokens},capacity], not {ring}",
+    )
+    need(pos == tensor("i32", tokens), f"positions must be i32[{tokens}], not {pos}")
+    need(
+        control == tensor("control", tokens),
+        f"the control blocks must be control[{tokens}], not {control}",
     )
 
 
-def _control(type: TensorType) -> None:
-    need(type == tensor("control", 1), f"the control block must be control[1], not {type}")
-
-
 def _emit(token: Array, ring: Array, pos: Array, control: Array) -> Array:
-    """Publish the token for position pos + 1, and say whether the generation ends with it.
+    """Publish each token for its position pos + 1, and say whether a generation ends with it.
 
-    The ring is as long as the context, so a launch never overtakes its reader.
+    A ring is as long as the context, so a launch never overtakes its reader.
     """
-    at, c = int(pos[0]) + 1, control[0]
-    ring[at] = token[0]
-    c["published"] = at + 1
-    if token[0] in c["stop_ids"][: int(c["stop_count"])]:
-        c["finish"] = 2
-    elif at >= c["last_pos"]:
-        c["finish"] = 1
-    elif c["cancel"]:
-        c["finish"] = 3
-    else:
-        return np.zeros(1, np.int32)
-    return np.ones(1, np.int32)
+    ends = False
+    for row, (chosen, c) in enumerate(zip(token, control, strict=True)):
+        at = int(pos[row]) + 1
+        ring[row, at] = chosen
+        c["published"] = at + 1
+        if chosen in c["stop_ids"][: int(c["stop_count"])]:
+            c["finish"] = 2
+        elif at >= c["last_pos"]:
+            c["finish"] = 1
+        elif c["cancel"]:
+            c["finish"] = 3
+        else:
+            continue
+        ends = True
+    return np.full(1, ends, np.int32)
 
 
 def _infer_advance(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     (pos,) = types
-    position(pos)
+    need(pos.format.name == "i32" and len(pos.shape) == 1, f"positions must be i32[T], not {pos}")
     return pos
 
 
@@ -71,7 +73,7 @@ def _advance(pos: Array) -> Array:
 OPS = (
     OpDef(
         "sample",
-        "one",
+        "tokens",
         _infer_sample,
         sample,
         aligned=(0, 1, 2, 3),

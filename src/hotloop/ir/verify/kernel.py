@@ -129,7 +129,8 @@ def _rows(kernel: Kernel, op: Op) -> str:
     operands = [kernel.types[name] for name in op.operands]
     rows = row_count(op.name, operands, op.result.type if op.result else None)
     kind = OPS[op.name].rows
-    return f"{rows} {kind}" if kind != "one" else "one tile"
+    single = kind == "one" or (kind == "tokens" and rows == 1)
+    return "one tile" if single else f"{rows} {kind}"
 
 
 # What tiles of one stage share -------------------------------------------------------------------

@@ -15,6 +15,10 @@ def op_problems(
     if missing:
         yield f"{op.name} reads %{missing[0]}, which nothing defines before it"
         return
+    written = OPS[op.name].writes if op.name in OPS else ()
+    for i in written:
+        if i < len(op.operands) and op.operands[i] not in writable:
+            yield f"{op.name} writes %{op.operands[i]} in place, which is not {what}"
     try:
         result = infer(op.name, [types[name] for name in op.operands], dict(op.attrs))
     except OpTypeError as error:
@@ -26,6 +30,3 @@ def op_problems(
         yield f"{op.name} gives no result, but %{op.result.name} is to be one"
     elif op.result is not None and op.result.type != result:
         yield f"{op.name} gives {result}, but %{op.result.name} is declared {op.result.type}"
-    for i in OPS[op.name].writes:
-        if op.operands[i] not in writable:
-            yield f"{op.name} writes %{op.operands[i]} in place, which is not {what}"

@@ -1,0 +1,132 @@
+"""Batch: a model's programs over a paged cache, for several sequences in one launch.
+
+Two decode programs, for one sequence and for up to `rows`, and one that reads prompts share the
+weights, the cache and the threads. A token's bits are the same in all of them, alone or in company:
+each row of a step is computed by itself, and attention sums by position.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.backends.cpu.executable import Executable, SequenceState, Weights
+from hotloop.backends.cpu.team import Team
+from hotloop.compiler import compile_graph
+from hotloop.frontends.decoder import Decoder, Step
+from hotloop.ir.types import CONTROL
+from hotloop.machine.host import host
+from hotloop.runtime.executor import Deliver, Row
+from hotloop.runtime.session import POLL_SECONDS, PROMPT_BLOCK
+
+
+class BatchExecutor:
+    """The engine's executor (`runtime.executor.Executor`) on a model's weights and threads.
+
+    `step` says context and activations; `rows` sequences at most are decoded together, and the
+    cache has `pages` pages for all of them.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        step: Step,
+        schedule: str,
+        weights: Weights,
+        team: Team,
+        rows: int,
+        pages: int,
+    ) -> None:
+        self.rows = rows
+        self.pages = pages
+        self.page = step.page
+        self.block = PROMPT_BLOCK
+        self._decoder = decoder
+        self._step = replace(step, cache_pages=pages)
+        self._schedule = schedule
+        self._weights = weights
+        self._team = team
+        widest = decoder.graph(self._decode_step(rows))
+        self._state = SequenceState(widest)
+        self._caches = [s.name for s in widest.states if s.name not in ("ring", "control")]
+        self._ring = self._state.view("ring")
+        self._control = self._state.view("control").view(CONTROL)
+        self._launches = ThreadPoolExecutor(1, "hotloop-launch")
+        self._last: Executable | None = None
+
+    def _decode_step(self, rows: int) -> Step:
+        return replace(self._step, tokens=rows, batch=True)
+
+    def _executable(self, step: Step) -> Executable:
+        graph = self._decoder.graph(step)
+        compiled = compile_graph(graph, host(self._team.threads), self._schedule)
+        return Executable(compiled.program, self._weights, self._state, self._team)
+
+    @cached_property
+    def _one(self) -> Executable:
+        return self._executable(self._decode_step(1))
+
+    @cached_property
+    def _many(self) -> Executable:
+        return self._executable(self._decode_step(self.rows))
+
+    @cached_property
+    def _prompt(self) -> Executable:
+        return self._executable(replace(self._step, tokens=PROMPT_BLOCK, head=False))
+
+    def prefill(self, tokens: Sequence[int], position: int, table: Sequence[int]) -> None:
+        program = self._prompt
+        program.view("token")[: len(tokens)] = tokens
+        program.view("pos")[0] = position
+        program.view("pages")[0, : len(table)] = table
+        program.run(len(tokens))
+
+    def decode(self, rows: Sequence[Row], steps: int, deliver: Deliver) -> None:
+        self._last = program = self._one if len(rows) == 1 else self._many
+        for at, row in enumerate(rows):
+            self._place(program, at, row, steps)
+        starts = np.array([len(row.tokens) for row in rows])
+        launch = self._launches.submit(program.run, len(rows), until_done=True)
+        delivered, goes_on = 0, True
+        running = True
+        while running:
+            running = bool(wait([launch], POLL_SECONDS).not_done)
+            # Rows are published one after another: a step is there when it is for all of them.
+            published = self._control["published"][: len(rows)] - starts
+            there = int(published.min())
+            if there > delivered:
+                spans = (slice(start + delivered, start + there) for start in starts.tolist())
+                new = [self._ring[at, span].tolist() for at, span in enumerate(spans)]
+                delivered = there
+                goes_on = deliver(new) and goes_on
+            if not goes_on:
+                self._control["cancel"][0] = 1
+        launch.result()
+
+    def _place(self, program: Executable, at: int, row: Row, steps: int) -> None:
+        """Everything that a launch reads of row number `at`."""
+        last = len(row.tokens) - 1
+        program.view("token")[at] = row.tokens[-1]
+        program.view("pos")[at] = last
+        program.view("pages")[at, : len(row.table)] = row.table
+        self._ring[at, : last + 1] = row.tokens
+        control = self._control[at : at + 1]
+        row.sampling.write(control)
+        control[0]["published"] = last + 1
+        control[0]["last_pos"] = min(last + steps, row.limit - 1)
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        assert self._last is not None, "nothing has been decoded"
+        return np.array(self._last.view("logits")[row], np.float32)
+
+    def copy_page(self, source: int, target: int) -> None:
+        for name in self._caches:
+            cache = self._state.view(name)
+            cache[target] = cache[source]
+
+    def close(self) -> None:
+        """End the launching thread; the executor can no longer be used."""
+        self._launches.shutdown()
