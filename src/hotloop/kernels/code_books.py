@@ -14,7 +14,7 @@ _LARGEST_E2M1 = max(TWICE_E2M1)
 
 def _codes(rows: Rows, first: Index, book: tuple[int, ...], kind: Type) -> Iterator[Value]:
     for lane in range(8):
-        four = field(rows.lanes("fours", first + lane % 4), 4, at=lane // 4 * 4)
+        four = field(rows.lanes("fours", first, lane % 4), 4, at=lane // 4 * 4)
         yield lookup(book, four, kind)
 
 
@@ -23,13 +23,13 @@ def _iq4_nl(rows: Rows, part: Index, sub: Index) -> SubBlock:
 
 
 def _iq4_xs(rows: Rows, part: Index, sub: Index) -> SubBlock:
-    scale = rows.half("d") * rows.byte("scales", part, signed=True).to(f32)
+    scale = rows.half("d") * rows.byte("scales", part, 0, signed=True).to(f32)
     return SubBlock(_codes(rows, part * 4, BOOK, i8), scale)
 
 
 def _mxfp4(rows: Rows, part: Index, sub: Index) -> SubBlock:
     book = tuple(number + _LARGEST_E2M1 for number in TWICE_E2M1)
-    return SubBlock(_codes(rows, 0, book, u8), _power(rows.byte("exponent")))
+    return SubBlock(_codes(rows, 0, book, u8), _power(rows.byte("exponent", 0, 0)))
 
 
 def _power(exponent: Value) -> Value:

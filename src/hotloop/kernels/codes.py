@@ -35,24 +35,25 @@ class Rows:
     def count(self) -> int:
         return GROUP * len(self.records) if self.row is None else 1
 
-    def lanes(self, field: str, index: Index) -> Value:
-        """32-bit lane number `index` of each row, as u8 × 4·rows."""
-        return self._load(field, u8, index, 4)
+    def lanes(self, field: str, first: Index, index: Index) -> Value:
+        """32-bit lane number `first` + `index` of each row, as u8 × 4·rows."""
+        return self._load(field, u8, first, index, 4)
 
     def half(self, field: str) -> Value:
         """A float16 as float32."""
-        return self._load(field, f16, 0, 1).to(f32)
+        return self._load(field, f16, 0, 0, 1).to(f32)
 
-    def byte(self, field: str, index: Index = 0, *, signed: bool = False) -> Value:
-        """Byte number `index` of each row."""
-        return self._load(field, i8 if signed else u8, index, 1)
+    def byte(self, field: str, first: Index, index: Index, *, signed: bool = False) -> Value:
+        """Byte number `first` + `index` of each row."""
+        return self._load(field, i8 if signed else u8, first, index, 1)
 
-    def _load(self, field: str, element: Type, index: Index, each: int) -> Value:
-        at = self.layout.offset(field)
-        fields = [record.at(at).cast(element) for record in self.records]
+    def _load(self, field: str, element: Type, first: Index, index: Index, each: int) -> Value:
+        """Two steps, of which the second, where a constant, is part of the load instruction."""
+        at, step = self.layout.offset(field), each * GROUP
+        fields = [record.at(at).cast(element).at(first * step) for record in self.records]
         if self.row is None:
-            return load_side_by_side(fields, index * (each * GROUP), each * GROUP)
-        return fields[0].load(index * (each * GROUP) + self.row * each, each if each > 1 else 0)
+            return load_side_by_side(fields, index * step, step)
+        return fields[0].load(self.row * each + index * step, each if each > 1 else 0)
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,11 @@ class Codes:
     offset: int = 0
     parts: int = 1
     subs: int = 1
+
+    @property
+    def columns(self) -> int:
+        """Columns of a part."""
+        return self.width * self.subs
 
 
 CODES: dict[str, Codes] = {}

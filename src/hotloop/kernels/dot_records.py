@@ -15,7 +15,7 @@ from hotloop.ir.ops import GROUP
 from hotloop.ir.types import TensorType
 from hotloop.kernels.codes import CODES, Codes, Index, Rows, SubBlock
 from hotloop.kernels.records import RECORDS
-from hotloop.kernels.stream import Share, prefetch_ahead
+from hotloop.kernels.stream import Share, line_share, prefetch_ahead
 from hotloop.lang import (
     Pointer,
     Value,
@@ -43,32 +43,45 @@ _INT16, _INT8 = 32767, 127
 
 @dataclass(frozen=True)
 class Activation:
-    """One token's q8[K] record (layout: `tile`)."""
+    """One token's q8[K] record (layout: `tile`), or what is left of it from some column on."""
 
-    record: Pointer
-    columns: int
+    quants: Pointer
+    scales: Pointer
+    weighted_sums: Pointer
+    sums: Pointer
 
-    def scale(self, column: Value) -> Value:
-        return self._scales(0).load(column // 32)
+    @staticmethod
+    def of(record: Pointer, columns: int) -> "Activation":
+        scales = record.at(columns).cast(f32)
+        sums = scales.at(columns // 16).cast(i32)
+        return Activation(record, scales, scales.at(columns // 32), sums)
 
-    def weighted_sum(self, column: Value, width: int) -> Value:
+    def from_block(self, block: Value) -> "Activation":
+        """From column 32 · `block` on."""
+        return Activation(
+            self.quants.at(block * 32),
+            self.scales.at(block),
+            self.weighted_sums.at(block),
+            self.sums.at(block * 2),
+        )
+
+    def four(self, column: Index, rows: int) -> Value:
+        """Four neighbouring int8, for all rows."""
+        return self.quants.at(column).cast(i32).load().broadcast(rows).bitcast(i8 * (4 * rows))
+
+    def scale(self, column: Index) -> Value:
+        return self.scales.load(column >> 5)
+
+    def weighted_sum(self, column: Index, width: int) -> Value:
         """scale × Σp of the sub-block that begins at `column`."""
         if width == 32:
-            return self._scales(self.columns // 32).load(column // 32)
+            return self.weighted_sums.load(column >> 5)
         return self.scale(column) * self.sum(column, width).to(f32)
 
-    def sum(self, column: Value, width: int) -> Value:
+    def sum(self, column: Index, width: int) -> Value:
         """Σp, i32."""
-        sums = self._scales(self.columns // 16).cast(i32)
-        first = sums.load(column // 16)
-        return first if width == 16 else first + sums.load(column // 16 + 1)
-
-    def four(self, column: Value, rows: int) -> Value:
-        """Four neighbouring int8, for all rows."""
-        return self.record.at(column).cast(i32).load().broadcast(rows).bitcast(i8 * (4 * rows))
-
-    def _scales(self, at: int) -> Pointer:
-        return self.record.at(self.columns).cast(f32).at(at)
+        first = self.sums.load(column >> 4)
+        return first if width == 16 else first + self.sums.load((column >> 4) + 1)
 
 
 def dot_records_q8(
@@ -82,18 +95,19 @@ def dot_records_q8(
     What is asked for meanwhile is `ahead`, or what follows closely where that is None.
     """
     codes = CODES[weight.format.name]
-    activations = [Activation(record, weight.shape[1]) for record in tokens]
+    whole = [Activation.of(record, weight.shape[1]) for record in tokens]
     rows = GROUP * len(groups)
     totals = [Var(zeros(f32 * rows)) for _ in tokens]
     # One token is what memory must limit; for several, unpacking is shared, and code stays small.
-    for first, sub in _sub_blocks(weight, groups, ahead=ahead, unrolled=len(tokens) == 1):
-        sums = _products(codes, sub, activations, first, rows)
-        for x, products, total in zip(activations, sums, totals, strict=True):
-            scale = sub.scale * x.scale(first)
-            total.set(fma(products.to(f32), scale, total))
-            if sub.minimum is not None:
-                weighted = x.weighted_sum(first, codes.width).broadcast(rows)
-                total.set(fma(sub.minimum, weighted, total))
+    for number, part in _parts(weight, groups, ahead=ahead):
+        xs = [x.from_block(number * (codes.columns // 32)) for x in whole]
+        for column, sub in part.sub_blocks(unrolled=len(tokens) == 1):
+            sums = _products(codes, sub, xs, column, rows)
+            for x, products, total in zip(xs, sums, totals, strict=True):
+                total.set(fma(products.to(f32), sub.scale * x.scale(column), total))
+                if sub.minimum is not None:
+                    weighted = x.weighted_sum(column, codes.width).broadcast(rows)
+                    total.set(fma(sub.minimum, weighted, total))
     return [total.get() for total in totals]
 
 
@@ -108,22 +122,26 @@ def dot_records_f32(
     codes = CODES[weight.format.name]
     rows = GROUP * len(groups)
     chains = [[Var(zeros(f32 * rows)) for _ in range(CHAINS)] for _ in tokens]
-    for first, sub in _sub_blocks(weight, groups):
-        for lane, four in enumerate(sub.codes):
-            for byte, code in enumerate(_bytes(four)):
-                values = _values(sub, code - codes.offset)
-                for x, sums in zip(tokens, chains, strict=True):
-                    factor = x.cast(f32).load(first + (4 * lane + byte)).broadcast(rows)
-                    sums[byte].set(fma(values, factor, sums[byte]))
+    for number, part in _parts(weight, groups):
+        for column, sub in part.sub_blocks():
+            first = number * codes.columns + column
+            for lane, four in enumerate(sub.codes):
+                for byte, code in enumerate(_bytes(four)):
+                    values = _values(sub, code - codes.offset)
+                    for x, sums in zip(tokens, chains, strict=True):
+                        factor = x.cast(f32).load(first + (4 * lane + byte)).broadcast(rows)
+                        sums[byte].set(fma(values, factor, sums[byte]))
     return [(a + b) + (c + d) for a, b, c, d in chains]
 
 
 def write_record_row(table: TensorType, group: Pointer, lane: Value, out: Pointer) -> None:
     """Row `lane` of a packed group as float32."""
     codes = CODES[table.format.name]
-    for first, sub in _sub_blocks(table, [group], row=lane):
-        for place, four in enumerate(sub.codes):
-            out.store(_values(sub, four.to(i32) - codes.offset), first + 4 * place)
+    for number, part in _parts(table, [group], row=lane):
+        for column, sub in part.sub_blocks():
+            first = number * codes.columns + column
+            for place, four in enumerate(sub.codes):
+                out.store(_values(sub, four.to(i32) - codes.offset), first + 4 * place)
 
 
 def _values(sub: SubBlock, codes: Value) -> Value:
@@ -131,17 +149,43 @@ def _values(sub: SubBlock, codes: Value) -> Value:
     return values if sub.minimum is None else values + sub.minimum
 
 
-def _sub_blocks(
+@dataclass(frozen=True)
+class _Part:
+    """A part of the blocks of some rows, in the loop that is being traced."""
+
+    codes: Codes
+    rows: Rows
+    number: Index
+    """In the block."""
+    close: Pointer | None
+    """What is to be asked for what follows closely, from here on; None: nothing."""
+
+    def sub_blocks(self, *, unrolled: bool = False) -> Iterator[tuple[Index, SubBlock]]:
+        """Each sub-block's first column, from the part's, and it.
+
+        Unrolled sub-blocks shift by constants, but take as many times the code.
+        """
+        nbytes = -(-self.rows.layout.record.itemsize // self.codes.parts)
+        if self.close is not None and not unrolled:
+            prefetch_ahead(self.close, nbytes)
+        for sub in range(self.codes.subs) if unrolled else _loop(self.codes.subs):
+            if self.close is not None and isinstance(sub, int):
+                # A few lines at a time: a core waits for few.
+                first, end = (line_share(nbytes, self.codes.subs, i) for i in (sub, sub + 1))
+                prefetch_ahead(self.close.at(first), end - first)
+            yield sub * self.codes.width, self.codes.sub_block(self.rows, self.number, sub)
+
+
+def _parts(
     weight: TensorType,
     groups: list[Pointer],
     *,
     ahead: Share | None = None,
     row: Value | None = None,
-    unrolled: bool = False,
-) -> Iterator[tuple[Value, SubBlock]]:
-    """Trace the loops over blocks and what they consist of: each sub-block's first column, and it.
+) -> Iterator[tuple[Value, _Part]]:
+    """Trace the loops over blocks and their parts; gives the number of a part in the row, and it.
 
-    Unrolled sub-blocks shift by constants, but take as many times the code.
+    What is asked for meanwhile is `ahead`, or what follows closely; for one row, nothing.
     """
     layout, codes = RECORDS[weight.format.name], CODES[weight.format.name]
     nbytes = layout.record.itemsize
@@ -149,14 +193,11 @@ def _sub_blocks(
     for block in loop(weight.shape[1] // layout.columns):
         rows = Rows(layout, [group.at(block * nbytes) for group in groups], row)
         for part in _loop(codes.parts):
+            number = block * codes.parts + part
             if ahead is not None:
-                ahead.prefetch(block * codes.parts + part)
-            elif row is None:
-                prefetch_ahead(rows.records[0].at(part * step), step)
-            for sub in range(codes.subs) if unrolled else _loop(codes.subs):
-                number = part * codes.subs + sub
-                first = block * layout.columns + number * codes.width
-                yield first, codes.sub_block(rows, part, sub)
+                ahead.prefetch(number)
+            close = rows.records[0].at(part * step) if ahead is None and row is None else None
+            yield number, _Part(codes, rows, part, close)
 
 
 def _loop(count: int) -> Iterable[Index]:
@@ -170,7 +211,7 @@ def parts_of_row(weight: TensorType) -> int:
 
 
 def _products(
-    codes: Codes, sub: SubBlock, tokens: list[Activation], first: Value, rows: int
+    codes: Codes, sub: SubBlock, tokens: list[Activation], column: Index, rows: int
 ) -> list[Value]:
     """Σ (code - offset) · p of a sub-block for each token: an i32 for each row."""
     target = current().module.target
@@ -180,7 +221,7 @@ def _products(
     in_pairs = not target.sums_four
     held, most = 0, _INT16 // (2 * _INT8 * codes.largest)
     for lane, four in enumerate(sub.codes):
-        xs = [x.four(first + 4 * lane, rows) for x in tokens]
+        xs = [x.four(column + 4 * lane, rows) for x in tokens]
         if four.type.scalar == i8 and target.vnni and len(tokens) > 1:
             # One operation for all tokens, where moving signs is one for each.
             four, offset = four.bitcast(u8 * four.type.lanes) ^ 128, 128
@@ -201,7 +242,7 @@ def _products(
     if held:
         sums = [a + add_pairs(b) for a, b in zip(sums, narrow, strict=True)]
     if offset:
-        shifts = [(x.sum(first, codes.width) * offset).broadcast(rows) for x in tokens]
+        shifts = [(x.sum(column, codes.width) * offset).broadcast(rows) for x in tokens]
         sums = [a - b for a, b in zip(sums, shifts, strict=True)]
     return sums
 

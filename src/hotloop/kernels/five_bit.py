@@ -7,9 +7,9 @@ from hotloop.lang import Value
 
 
 def _codes(rows: Rows) -> Iterator[Value]:
-    ones = rows.lanes("ones", 0)
+    ones = rows.lanes("ones", 0, 0)
     for lane in range(8):
-        four = field(rows.lanes("fours", lane % 4), 4, at=lane // 4 * 4)
+        four = field(rows.lanes("fours", 0, lane % 4), 4, at=lane // 4 * 4)
         yield four | field(ones, 1, at=lane, to=4)
 
 

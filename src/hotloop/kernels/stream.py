@@ -30,6 +30,11 @@ def prefetch_ahead(position: Pointer, nbytes: int, near: int = NEAR, far: int = 
         prefetch(position.at(far + offset), locality=2)
 
 
+def line_share(nbytes: int, count: int, number: int) -> int:
+    """Where share `number` of `count` of `nbytes` bytes begins, in whole cache lines."""
+    return -(-nbytes // _LINE) * number // count * _LINE
+
+
 @dataclass(frozen=True)
 class Share:
     """What one of several passes over the same weights asks for of those that come after them.
