@@ -263,10 +263,6 @@ UNSUPPORTED = {
     "Q8_K": (build(infos=[info(dims=(256,), kind=15)]), "tensor 'w' as Q8_K; hotloop reads F32"),
     "removed type": (build(infos=[info(kind=4)]), "as Q4_2"),
     "unknown type": (build(infos=[info(kind=2**32 - 1)]), "as type number 4294967295"),
-    "one part of many": (
-        build(pairs=[ARCHITECTURE, pair("split.count", 2, struct.pack("<H", 3))]),
-        "one of 3 parts",
-    ),
 }
 
 

@@ -26,9 +26,11 @@ from hotloop.frontends.config import Config
 from hotloop.frontends.decoder import Decoder, Step
 from hotloop.frontends.models import decoder as open_decoder
 from hotloop.frontends.open_file import open_model
+from hotloop.frontends.quantised import quantised
 from hotloop.frontends.store import resolve
 from hotloop.frontends.tokenizer import Tokenizer
 from hotloop.frontends.tokenizer_files import load_tokenizer
+from hotloop.ir.encode import ENCODED
 from hotloop.ir.graph import Graph
 from hotloop.ir.program import Program
 from hotloop.machine.host import available_threads, host
@@ -82,6 +84,7 @@ def load(
     context: int | None = None,
     *,
     wake: str | None = None,
+    quantize: str | None = None,
     progress: Progress = lambda done, total, what: None,
 ) -> "Model":
     """Load a model: a GGUF file, a Hugging Face folder, or a name (None: the default model).
@@ -92,6 +95,7 @@ def load(
                   in the KV cache
     context       positions of the KV cache; None: the model's own, up to 8,192
     wake          "parked" or "spinning" threads between launches; None: HOTLOOP_WAKE
+    quantize      round the matrices of an unquantised model to q8_0, q4_0 or q4_1; None: leave them
     progress      called with (bytes done, bytes in all or None, what) during long work
 
     Raises a `HotloopError` whose message says what is wrong and what to do.
@@ -101,9 +105,13 @@ def load(
     _check_choice("activations", activations, ACTIVATIONS)
     wake = wake or settings.WAKE.get()
     _check_choice("wake", wake, WAKE)
+    if quantize is not None:
+        _check_choice("quantize", quantize, ENCODED)
     path = resolve(None if name is None else str(name), progress)
     file = open_model(path)
     decoder, tokenizer = open_decoder(file), load_tokenizer(file)
+    if quantize is not None:
+        decoder = quantised(decoder, quantize)
     step = Step(context=_context(decoder.config, context), activations=activations)
     graph = decoder.graph(step)
     opened = time.perf_counter()

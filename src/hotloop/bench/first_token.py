@@ -22,7 +22,9 @@ PROMPT_TOKENS = 20
 TIME_LIMIT = 600.0
 
 
-def measure(path: Path, threads: int, activations: str, repeats: int) -> list[FirstToken]:
+def measure(
+    path: Path, threads: int, activations: str, quantize: str | None, repeats: int
+) -> list[FirstToken]:
     """[cold, warm]: with an empty cache of machine code, and with what the cold run left there.
 
     Each is the median of `repeats` pairs of processes, part by part. The model file itself is in
@@ -31,7 +33,7 @@ def measure(path: Path, threads: int, activations: str, repeats: int) -> list[Fi
     pairs = []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory(prefix="hotloop-bench-") as cache:
-            pairs.append([_probe(path, threads, activations, cache) for _ in range(2)])
+            pairs.append([_probe(path, threads, activations, quantize, cache) for _ in range(2)])
     return [
         FirstToken(
             *(
@@ -43,7 +45,9 @@ def measure(path: Path, threads: int, activations: str, repeats: int) -> list[Fi
     ]
 
 
-def _probe(path: Path, threads: int, activations: str, cache: str) -> FirstToken:
+def _probe(
+    path: Path, threads: int, activations: str, quantize: str | None, cache: str
+) -> FirstToken:
     """One process from start to first token; the system's monotonic clock is the same in both."""
     environment = {
         **os.environ,
@@ -51,7 +55,8 @@ def _probe(path: Path, threads: int, activations: str, cache: str) -> FirstToken
         settings.CODE_CACHE.name: "1",
         settings.DEBUG.name: "0",
     }
-    command = [sys.executable, "-m", __name__, str(path.absolute()), str(threads), activations]
+    options = [str(threads), activations, *([quantize] if quantize else [])]
+    command = [sys.executable, "-m", __name__, str(path.absolute()), *options]
     started = time.monotonic()
     try:
         done = subprocess.run(
@@ -69,12 +74,12 @@ def _probe(path: Path, threads: int, activations: str, cache: str) -> FirstToken
     return FirstToken(start=begun - started, total=ended - started, **parts)
 
 
-def _child(path: str, threads: str, activations: str) -> None:
+def _child(path: str, threads: str, activations: str, quantize: str | None = None) -> None:
     from hotloop.api import load
     from hotloop.bench.prompts import sample_ids
 
     begun = time.monotonic()
-    with load(path, threads=int(threads), activations=activations) as model:
+    with load(path, int(threads), activations=activations, quantize=quantize) as model:
         ids = sample_ids(model.config.vocab, PROMPT_TOKENS)
         ready = time.monotonic()
         next(iter(model.generate(ids, max_tokens=1, stop_ids=())))

@@ -91,7 +91,9 @@ def bench(
         }
 
     progress(0, None, "first token")
-    cold, warm = first_token.measure(model.path, model.threads, model.activations, min(rounds, 3))
+    cold, warm = first_token.measure(
+        model.path, model.threads, model.activations, model.decoder.quantised, min(rounds, 3)
+    )
     return BenchResult(
         model=model.path.name,
         threads=model.threads,

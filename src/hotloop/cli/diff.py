@@ -40,6 +40,7 @@ def diff(
     context: options.Context = 256,
     schedule: options.Schedule = "tokens",
     activations: options.Activations = "q8",
+    quantize: options.Quantize = None,
 ) -> None:
     """Find the first op where machine code and NumPy part.
 
@@ -49,7 +50,7 @@ def diff(
     from hotloop.report.diff import compare
 
     name = options.model_name(argument, model)
-    with load_model(name, threads, "ops", activations, context) as loaded:
+    with load_model(name, threads, "ops", activations, context, quantize=quantize) as loaded:
         tokens = loaded.prompt_ids(prompt) if ids is None else _parse_ids(ids)
         found = compare(loaded, tokens)
         same = _ops_verdict(found, tolerance)

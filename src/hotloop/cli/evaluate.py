@@ -49,6 +49,7 @@ def evaluate(
     threads: options.Threads = None,
     schedule: options.Schedule = "tokens",
     activations: options.Activations = "q8",
+    quantize: options.Quantize = None,
     as_json: options.Json = False,
 ) -> None:
     """Measure how well a model predicts a text.
@@ -66,7 +67,9 @@ def evaluate(
     content = _read(text)
     name = options.model_name(argument, model)
     with ExitStack() as stack:
-        loaded = stack.enter_context(load_model(name, threads, schedule, activations, context))
+        loaded = stack.enter_context(
+            load_model(name, threads, schedule, activations, context, quantize=quantize)
+        )
         reference, reference_name = None, None
         if against is not None:
             reference_name = against

@@ -34,6 +34,7 @@ def ir(
     context: options.Context = None,
     schedule: options.Schedule = "tokens",
     activations: options.Activations = "q8",
+    quantize: options.Quantize = None,
 ) -> None:
     """Print the program as text, after any pass.
 
@@ -46,7 +47,7 @@ def ir(
 
     if graph and after is not None:
         raise UsageError("--graph is what comes before all passes: give it or --after, not both.")
-    made = _graph(options.model_name(argument, model), context, activations, prefill)
+    made = _graph(options.model_name(argument, model), context, activations, quantize, prefill)
     if graph:
         _print(text(made))
         return
@@ -64,16 +65,25 @@ def ir(
     _print(text(final if after is None else stages[after]))
 
 
-def _graph(name: str | None, context: int | None, activations: str, prefill: bool) -> "Graph":
+def _graph(
+    name: str | None,
+    context: int | None,
+    activations: str,
+    quantize: str | None,
+    prefill: bool,
+) -> "Graph":
     from hotloop.api import DEFAULT_CONTEXT
     from hotloop.frontends.decoder import Step
     from hotloop.frontends.models import decoder
     from hotloop.frontends.open_file import open_model
+    from hotloop.frontends.quantised import quantised
     from hotloop.frontends.store import resolve
     from hotloop.runtime.session import PROMPT_BLOCK
 
     with progress_bar() as progress:
         made = decoder(open_model(resolve(name, progress)))
+    if quantize is not None:
+        made = quantised(made, quantize)
     length = min(context or DEFAULT_CONTEXT, made.config.context)
     tokens = PROMPT_BLOCK if prefill else 1
     return made.graph(

@@ -14,6 +14,8 @@ def load_model(
     schedule: str = "tokens",
     activations: str = "q8",
     context: int | None = None,
+    *,
+    quantize: str | None = None,
 ) -> "Model":
     """`hotloop.api.load`, whose `Model` the caller closes."""
     from hotloop.api import load
@@ -25,5 +27,6 @@ def load_model(
             schedule=schedule,
             activations=activations,
             context=context,
+            quantize=quantize,
             progress=progress,
         )

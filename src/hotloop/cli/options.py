@@ -52,6 +52,13 @@ Activations = Annotated[
     Literal["q8", "f32"],
     typer.Option("--activations", help="Precision of the inputs of quantised weights."),
 ]
+#: The formats of `hotloop.ir.encode.ENCODED`.
+Quantize = Annotated[
+    Literal["q8_0", "q4_0", "q4_1"] | None,
+    typer.Option(
+        "--quantize", help="Round an unquantised model's matrices to this.", show_default=False
+    ),
+]
 Temperature = Annotated[
     float, typer.Option("--temp", min=0.0, help="Temperature; 0 takes the likeliest token.")
 ]

@@ -27,6 +27,7 @@ def run(
     raw: options.Raw = False,
     schedule: options.Schedule = "tokens",
     activations: options.Activations = "q8",
+    quantize: options.Quantize = None,
     stats: options.Stats = None,
 ) -> None:
     """Answer one prompt, as a stream of text on stdout.
@@ -37,7 +38,7 @@ def run(
     if raw and system is not None:
         raise UsageError("--raw takes the text as it stands: it has no place for --system.")
     text = _read_prompt(prompt)
-    with load_model(name, threads, schedule, activations, context) as loaded:
+    with load_model(name, threads, schedule, activations, context, quantize=quantize) as loaded:
         sampling = options.sampling(max_tokens, temp, top_k, top_p, min_p, repeat_penalty, seed)
         if raw or not loaded.has_chat_template:
             if system is not None:

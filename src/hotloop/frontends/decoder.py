@@ -294,6 +294,8 @@ class Decoder:
     family: Family
     config: Config
     tensors: Mapping[str, WeightData]
+    quantised: str | None = None
+    """The format that matrices were quantised to when the model was loaded."""
 
     @staticmethod
     def of(file: ModelFile, family: Family) -> "Decoder":

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.frontends.gguf_split import joined, split_count, split_paths
 from hotloop.frontends.model_file import ModelFile, WeightData, map_file
 from hotloop.ir.types import FORMATS, TensorType
 from hotloop.util.errors import ModelFileError, UnsupportedError
@@ -63,19 +64,24 @@ _SMALLEST_INFO = 8 + 4 + 8 + 4 + 8
 def read_gguf(path: Path) -> ModelFile:
     """Open the GGUF file at `path`; its tensors are views of the mapped file.
 
+    Where the file is one of several that a model was split into, they are opened together.
+
     Raises `ModelFileError` for a file that is missing or damaged, and `UnsupportedError` for a
     sound one in a version, byte order or tensor format that hotloop does not read.
     """
     cursor, header = _open(path)
-    architecture = header.metadata.get("general.architecture")
+    metadata = header.metadata
+    if split_count(metadata) > 1:
+        paths = split_paths(path, split_count(metadata))
+        opened = [_open(other) for other in paths]
+        parts = [(header.metadata, _tensors(cursor, header)) for cursor, header in opened]
+        metadata, tensors = parts[0][0], joined(paths, parts)
+    else:
+        tensors = _tensors(cursor, header)
+    architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise cursor.damaged("it does not name its architecture (general.architecture)")
-    split = header.metadata.get("split.count", 0)
-    if isinstance(split, int) and split > 1:
-        raise UnsupportedError(
-            f"{path} is one of {split} parts; join them first (llama-gguf-split --merge)."
-        )
-    return ModelFile(path, architecture, header.metadata, _tensors(cursor, header))
+    return ModelFile(path, architecture, metadata, tensors)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ def _half(numbers: Floats) -> Bytes:
 
 def _nibbles(codes: Floats) -> Bytes:
     whole = codes.astype(np.uint8)
-    return whole[:, :16] | whole[:, 16:] << 4
+    packed: Bytes = whole[:, :16] | (whole[:, 16:] << np.uint8(4))
+    return packed
 
 
 def _q8_0(blocks: Floats) -> Bytes:
