@@ -73,7 +73,8 @@ class GraphBuilder:
 
     def _input_of(self, weight: str, x: str) -> str:
         """`x` as a product with the weight takes it."""
-        if self.activations != "q8" or not self.types[weight].format.quantised:
+        format = self.types[weight].format
+        if self.activations != "q8" or not (format.quantised and format.integers):
             return x
         if x not in self._rounded:
             self._rounded[x] = self.op("quantise", x, to=f"{x.removeprefix(self._scope)}.q8")

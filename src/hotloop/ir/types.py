@@ -2,7 +2,8 @@
 
 A *format* says how numbers are stored: plain (`f32`), or in blocks with a scale (`q4_1`). The
 block formats are those of GGUF, byte for byte, so a weight's type says what its bytes in the file
-mean; the packed layout that kernels read is the backend's affair.
+mean; the packed layout that kernels read is the backend's affair. The pre-quantised layouts of
+safetensors files become the formats of `hotloop.ir.grouped` when they are read.
 """
 
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ class Format:
     block_bytes: int
     numpy: np.dtype | None = None
     """The dtype of one element where the format is plain, else None."""
+    integers: bool = True
+    """Whether the codes of a block are integers, so that 8-bit dot products can take them."""
 
     @property
     def quantised(self) -> bool:
@@ -57,6 +60,9 @@ CONTROL = np.dtype(
     align=True,
 )
 
+#: Columns that share a scale in the formats of `hotloop.ir.grouped`.
+GROUPS = (32, 64, 128)
+
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         fmt.name: fmt
@@ -79,6 +85,9 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             Format("iq4_nl", 32, 18),
             Format("iq4_xs", 256, 136),
             Format("mxfp4", 32, 17),
+            *(Format(f"u4_{n}", n, 6 + n // 2) for n in GROUPS),
+            *(Format(f"u8_{n}", n, 6 + n) for n in GROUPS),
+            *(Format(f"f8_{n}", n, 4 + n, integers=False) for n in GROUPS),
             # Activations in 8 bit: 32 int8 values, a float32 scale, scale × their sum, and the
             # int32 sum of each half.
             Format("q8", 32, 48),

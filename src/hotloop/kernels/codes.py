@@ -3,7 +3,7 @@
 A block consists of sub-blocks: 16 or 32 neighbouring columns with a scale and perhaps a minimum for
 each row, so that a weight is
 
-    scale · (code - offset) + minimum
+    scale · (code - offset - zero) + minimum
 
 with codes that are made four neighbouring columns of each row at a time. Dot products and look-ups
 (`dot_records`) are written once for all of them.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hotloop.ir.ops import GROUP
 from hotloop.kernels.packed import load_side_by_side
 from hotloop.kernels.records import RecordLayout
-from hotloop.lang import Pointer, Type, Value, f16, f32, i8, u8, u32
+from hotloop.lang import Pointer, Type, Value, f16, f32, i8, i16, i32, u8, u32
 
 Index = Value | int
 
@@ -38,6 +38,14 @@ class Rows:
     def lanes(self, field: str, first: Index, index: Index) -> Value:
         """32-bit lane number `first` + `index` of each row, as u8 × 4·rows."""
         return self._load(field, u8, first, index, 4)
+
+    def single(self, field: str) -> Value:
+        """A float32."""
+        return self._load(field, f32, 0, 0, 1)
+
+    def short(self, field: str) -> Value:
+        """An int16 as i32."""
+        return self._load(field, i16, 0, 0, 1).to(i32)
 
     def half(self, field: str) -> Value:
         """A float16 as float32."""
@@ -63,6 +71,8 @@ class SubBlock:
     codes: Iterator[Value]
     scale: Value
     minimum: Value | None = None
+    zero: Value | None = None
+    """i32 for each row, taken off its codes like the format's offset."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,8 @@ class Codes:
     offset: int = 0
     parts: int = 1
     subs: int = 1
+    number: Callable[[Value], Value] = lambda code: code.to(f32)
+    """The float32 of an i32 code, without its offset."""
 
     @property
     def columns(self) -> int:

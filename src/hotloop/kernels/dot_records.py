@@ -2,8 +2,8 @@
 
 With 8-bit activations s·p, a sub-block's products are summed as integers, exactly, and scaled once:
 
-    Σ (scale·(code - offset) + minimum) · s·p
-        =  scale·s · (Σ code·p - offset · Σp)  +  minimum · s·Σp
+    Σ (scale·(code - offset - zero) + minimum) · s·p
+        =  scale·s · (Σ code·p - (offset + zero) · Σp)  +  minimum · s·Σp
 
 where the activation's record holds the sums of p. Sub-blocks add up in the order of their columns.
 """
@@ -127,7 +127,7 @@ def dot_records_f32(
             first = number * codes.columns + column
             for lane, four in enumerate(sub.codes):
                 for byte, code in enumerate(_bytes(four)):
-                    values = _values(sub, code - codes.offset)
+                    values = _values(codes, sub, code)
                     for x, sums in zip(tokens, chains, strict=True):
                         factor = x.cast(f32).load(first + (4 * lane + byte)).broadcast(rows)
                         sums[byte].set(fma(values, factor, sums[byte]))
@@ -141,11 +141,16 @@ def write_record_row(table: TensorType, group: Pointer, lane: Value, out: Pointe
         for column, sub in part.sub_blocks():
             first = number * codes.columns + column
             for place, four in enumerate(sub.codes):
-                out.store(_values(sub, four.to(i32) - codes.offset), first + 4 * place)
+                out.store(_values(codes, sub, four.to(i32)), first + 4 * place)
 
 
-def _values(sub: SubBlock, codes: Value) -> Value:
-    values = sub.scale * codes.to(f32)
+def _values(codes: Codes, sub: SubBlock, code: Value) -> Value:
+    """The float32 weights of i32 codes."""
+    if codes.offset:
+        code = code - codes.offset
+    if sub.zero is not None:
+        code = code - sub.zero
+    values = sub.scale * codes.number(code)
     return values if sub.minimum is None else values + sub.minimum
 
 
@@ -213,7 +218,7 @@ def parts_of_row(weight: TensorType) -> int:
 def _products(
     codes: Codes, sub: SubBlock, tokens: list[Activation], column: Index, rows: int
 ) -> list[Value]:
-    """Σ (code - offset) · p of a sub-block for each token: an i32 for each row."""
+    """Σ (code - offset - zero) · p of a sub-block for each token: an i32 for each row."""
     target = current().module.target
     offset = codes.offset
     sums = [zeros(i32 * rows) for _ in tokens]
@@ -244,6 +249,9 @@ def _products(
     if offset:
         shifts = [(x.sum(column, codes.width) * offset).broadcast(rows) for x in tokens]
         sums = [a - b for a, b in zip(sums, shifts, strict=True)]
+    if sub.zero is not None:
+        weighted = [sub.zero * x.sum(column, codes.width).broadcast(rows) for x in tokens]
+        sums = [a - b for a, b in zip(sums, weighted, strict=True)]
     return sums
 
 

@@ -9,17 +9,17 @@ has 32 in a lane, go to the bytes of their columns.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.ir import code_books, k_quants
+from hotloop.ir import code_books, grouped, k_quants
 from hotloop.ir.ops import GROUP
+from hotloop.ir.types import FORMATS
 
 Array = NDArray[Any]
-Fields = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,9 @@ class RecordLayout:
     """A block in the file."""
     record: np.dtype[Any]
     """A record: for each field an array [values of a row][8 rows]."""
-    fields: Callable[[Array], Fields]
-    """The fields [..., values of a row] of an array [...] of the file's blocks."""
+    made: Mapping[str, Callable[[Array], Array]] = field(default_factory=dict)
+    """Fields [..., values of a row] that are made of an array [...] of the file's blocks; the
+    others move as they are."""
 
     def offset(self, field: str) -> int:
         """Bytes from the record's start to a field."""
@@ -46,18 +47,22 @@ class RecordLayout:
         rows = data.view(self.file).reshape(len(out), GROUP, blocks)
         used = blocks * self.record.itemsize
         records = out[:, :used].view(self.record)
-        for name, values in self.fields(rows).items():
+        for name in self.record.names or ():
+            values = self.made[name](rows) if name in self.made else self._moved(rows, name)
             records[name][...] = np.moveaxis(values, 1, -1)
         out[:, used:] = 0
+
+    def _moved(self, blocks: Array, name: str) -> Array:
+        """A field as it is, bytes taken four at a time where the record has 32-bit lanes."""
+        values = blocks[name]
+        if values.ndim == blocks.ndim:
+            return values[..., None]
+        unit = self.record[name].base
+        return values if unit == values.dtype else np.ascontiguousarray(values).view(unit)
 
 
 def _record(**fields: tuple[str, int]) -> np.dtype[Any]:
     return np.dtype([(name, kind, (count, GROUP)) for name, (kind, count) in fields.items()])
-
-
-def _lanes(field: Array) -> Array:
-    """Bytes [..., n] as 32-bit lanes [..., n / 4]."""
-    return np.ascontiguousarray(field).view("<u4")
 
 
 def _fives(bits: Array) -> Array:
@@ -71,129 +76,87 @@ def _fives(bits: Array) -> Array:
     return bits
 
 
-def _half(field: Array) -> Array:
-    return field.view("<u2")[..., None]
+def _fifth_bits(blocks: Array) -> Array:
+    return _fives(blocks["ones"])[..., None]
 
 
-def _fields_q5(blocks: Array) -> Fields:
-    fields = {
-        "fours": _lanes(blocks["fours"]),
-        "ones": _fives(blocks["ones"])[..., None],
-        "d": _half(blocks["d"]),
+def _scales(blocks: Array) -> Array:
+    return k_quants.scales_and_minima(blocks["scales"])[0]
+
+
+def _minima(blocks: Array) -> Array:
+    return k_quants.scales_and_minima(blocks["scales"])[1]
+
+
+def _scales_q3_k(blocks: Array) -> Array:
+    return k_quants.signed_scales(blocks["scales"])
+
+
+def _scales_iq4_xs(blocks: Array) -> Array:
+    return code_books.signed_scales(blocks["scales_low"], blocks["scales_high"])
+
+
+def _grouped(name: str) -> RecordLayout:
+    file = grouped.FILE[name]
+    numbers = {
+        field: (file[field].str, 1) for field in ("scale", "zero") if field in (file.names or ())
     }
-    if "m" in (blocks.dtype.names or ()):
-        fields["m"] = _half(blocks["m"])
-    return fields
-
-
-def _fields_q2_k(blocks: Array) -> Fields:
-    return {
-        "twos": _lanes(blocks["twos"]),
-        "scales": blocks["scales"],
-        "d": _half(blocks["d"]),
-        "dmin": _half(blocks["dmin"]),
-    }
-
-
-def _fields_q3_k(blocks: Array) -> Fields:
-    return {
-        "twos": _lanes(blocks["twos"]),
-        "ones": _lanes(blocks["ones"]),
-        "scales": k_quants.signed_scales(blocks["scales"]),
-        "d": _half(blocks["d"]),
-    }
-
-
-def _fields_q45_k(blocks: Array) -> Fields:
-    scales, minima = k_quants.scales_and_minima(blocks["scales"])
-    fields = {
-        "fours": _lanes(blocks["fours"]),
-        "scales": scales,
-        "minima": minima,
-        "d": _half(blocks["d"]),
-        "dmin": _half(blocks["dmin"]),
-    }
-    if "ones" in (blocks.dtype.names or ()):
-        fields["ones"] = _lanes(blocks["ones"])
-    return fields
-
-
-def _fields_q6_k(blocks: Array) -> Fields:
-    return {
-        "fours": _lanes(blocks["fours"]),
-        "twos": _lanes(blocks["twos"]),
-        "scales": blocks["scales"],
-        "d": _half(blocks["d"]),
-    }
-
-
-def _fields_iq4_nl(blocks: Array) -> Fields:
-    return {"fours": _lanes(blocks["fours"]), "d": _half(blocks["d"])}
-
-
-def _fields_iq4_xs(blocks: Array) -> Fields:
-    scales = code_books.signed_scales(blocks["scales_low"], blocks["scales_high"])
-    return {"fours": _lanes(blocks["fours"]), "scales": scales, "d": _half(blocks["d"])}
-
-
-def _fields_mxfp4(blocks: Array) -> Fields:
-    return {"fours": _lanes(blocks["fours"]), "exponent": blocks["exponent"][..., None]}
+    codes = ("<u4", file["codes"].shape[0] // 4)
+    return RecordLayout(FORMATS[name].block, file, _record(codes=codes, **numbers))
 
 
 _Q5 = [("ones", "<u4"), ("fours", "u1", (16,))]
 _FOURS_AND_SCALES = {"fours": ("<u4", 32), "scales": ("u1", 8), "minima": ("u1", 8)}
-_TWO_HALVES = {"d": ("<u2", 1), "dmin": ("<u2", 1)}
+_D, _D_AND_DMIN = {"d": ("<f2", 1)}, {"d": ("<f2", 1), "dmin": ("<f2", 1)}
 
 RECORDS: Mapping[str, RecordLayout] = {
     "q5_0": RecordLayout(
         32,
         np.dtype([("d", "<f2"), *_Q5]),
-        _record(fours=("<u4", 4), ones=("<u4", 1), d=("<u2", 1)),
-        _fields_q5,
+        _record(fours=("<u4", 4), ones=("<u4", 1), **_D),
+        {"ones": _fifth_bits},
     ),
     "q5_1": RecordLayout(
         32,
         np.dtype([("d", "<f2"), ("m", "<f2"), *_Q5]),
-        _record(fours=("<u4", 4), ones=("<u4", 1), d=("<u2", 1), m=("<u2", 1)),
-        _fields_q5,
+        _record(fours=("<u4", 4), ones=("<u4", 1), m=("<f2", 1), **_D),
+        {"ones": _fifth_bits},
     ),
     "q2_k": RecordLayout(
-        256,
-        k_quants.FILE["q2_k"],
-        _record(twos=("<u4", 16), scales=("u1", 16), **_TWO_HALVES),
-        _fields_q2_k,
+        256, k_quants.FILE["q2_k"], _record(twos=("<u4", 16), scales=("u1", 16), **_D_AND_DMIN)
     ),
     "q3_k": RecordLayout(
         256,
         k_quants.FILE["q3_k"],
-        _record(twos=("<u4", 16), ones=("<u4", 8), scales=("i1", 16), d=("<u2", 1)),
-        _fields_q3_k,
+        _record(twos=("<u4", 16), ones=("<u4", 8), scales=("i1", 16), **_D),
+        {"scales": _scales_q3_k},
     ),
     "q4_k": RecordLayout(
-        256, k_quants.FILE["q4_k"], _record(**_FOURS_AND_SCALES, **_TWO_HALVES), _fields_q45_k
+        256,
+        k_quants.FILE["q4_k"],
+        _record(**_FOURS_AND_SCALES, **_D_AND_DMIN),
+        {"scales": _scales, "minima": _minima},
     ),
     "q5_k": RecordLayout(
         256,
         k_quants.FILE["q5_k"],
-        _record(**_FOURS_AND_SCALES, ones=("<u4", 8), **_TWO_HALVES),
-        _fields_q45_k,
+        _record(**_FOURS_AND_SCALES, ones=("<u4", 8), **_D_AND_DMIN),
+        {"scales": _scales, "minima": _minima},
     ),
     "q6_k": RecordLayout(
         256,
         k_quants.FILE["q6_k"],
-        _record(fours=("<u4", 32), twos=("<u4", 16), scales=("i1", 16), d=("<u2", 1)),
-        _fields_q6_k,
+        _record(fours=("<u4", 32), twos=("<u4", 16), scales=("i1", 16), **_D),
     ),
-    "iq4_nl": RecordLayout(
-        32, code_books.FILE["iq4_nl"], _record(fours=("<u4", 4), d=("<u2", 1)), _fields_iq4_nl
-    ),
+    "iq4_nl": RecordLayout(32, code_books.FILE["iq4_nl"], _record(fours=("<u4", 4), **_D)),
     "iq4_xs": RecordLayout(
         256,
         code_books.FILE["iq4_xs"],
-        _record(fours=("<u4", 32), scales=("i1", 8), d=("<u2", 1)),
-        _fields_iq4_xs,
+        _record(fours=("<u4", 32), scales=("i1", 8), **_D),
+        {"scales": _scales_iq4_xs},
     ),
     "mxfp4": RecordLayout(
-        32, code_books.FILE["mxfp4"], _record(fours=("<u4", 4), exponent=("u1", 1)), _fields_mxfp4
+        32, code_books.FILE["mxfp4"], _record(fours=("<u4", 4), exponent=("u1", 1))
     ),
+    **{name: _grouped(name) for name in grouped.FILE},
 }
