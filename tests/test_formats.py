@@ -4,10 +4,15 @@ import gguf
 import numpy as np
 import pytest
 
+from hotloop.ir import grouped
 from hotloop.ir.formats import dequantise
 from hotloop.ir.types import FORMATS, tensor
 
-BLOCKS = [name for name, format in FORMATS.items() if format.quantised and name != "q8"]
+BLOCKS = [
+    name
+    for name, format in FORMATS.items()
+    if format.quantised and name != "q8" and name not in grouped.FILE
+]
 
 
 def theirs(data: np.ndarray, name: str) -> np.ndarray:
@@ -43,3 +48,20 @@ def test_each_exponent_of_mxfp4() -> None:
     values = dequantise(data.reshape(-1), type).reshape(256, 32)
     np.testing.assert_array_equal(values[:, 0], 2.0 ** (np.arange(256) - 128.0))
     assert (values == values[:, :1]).all()
+
+
+@pytest.mark.parametrize("name", grouped.FILE)
+def test_blocks_of_groups_are_what_their_format_says(name: str) -> None:
+    assert grouped.FILE[name].itemsize == FORMATS[name].block_bytes
+    type = tensor(name, 3, 256)
+    data = np.random.default_rng(0).integers(0, 256, type.nbytes, dtype=np.uint8)
+    blocks = data.view(grouped.FILE[name])
+    blocks["scale"] = 2
+    values = dequantise(data, type).reshape(len(blocks), -1)
+    for block, row in zip(blocks, values, strict=True):
+        for column, value in enumerate(row):
+            code = block["codes"][column if name[1] == "8" else column // 32 * 16 + column % 16]
+            if name[1] == "4":
+                code = code >> 4 if column % 32 >= 16 else code & 15
+            number = grouped.e4m3(code) if name[0] == "f" else int(code) - int(block["zero"])
+            assert value == 2 * number or np.isnan(number)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from jit import aligned, rows_of
 
+from hotloop.ir import grouped
 from hotloop.ir.formats import dequantise
 from hotloop.ir.types import FORMATS, TensorType
 from hotloop.kernels.pack import pack, packed_bytes
@@ -24,6 +25,9 @@ HALVES = {
     "iq4_nl": (0,),
     "iq4_xs": (0,),
     "mxfp4": (),
+    "u4_64": (),
+    "u8_128": (),
+    "f8_32": (),
 }
 RECORDS = tuple(HALVES)
 
@@ -77,7 +81,7 @@ def exact_weight(type: TensorType, seed: int = 0) -> np.ndarray:
     if type.format.name in HALVES:
         first, end = _SCALES.get(type.format.name, (0, 0))
         blocks_of(data, type)[:, first:end] &= 3
-        return _with_halves(data, type, lambda n: random.choice([-1.0, 0.5, 1.0], n))
+        return _with_halves(data, type, lambda n: random.choice([-1.0, 0.5, 1.0], n), exact=True)
     blocks = blocks_of(data, type)
     set_half(blocks, 0, random.choice([-1.0, 0.5, 1.0, 2.0], len(blocks)))
     if type.format.name == "q4_1":
@@ -86,7 +90,11 @@ def exact_weight(type: TensorType, seed: int = 0) -> np.ndarray:
 
 
 def _with_halves(
-    data: np.ndarray, type: TensorType, numbers: Callable[[int], np.ndarray]
+    data: np.ndarray,
+    type: TensorType,
+    numbers: Callable[[int], np.ndarray],
+    *,
+    exact: bool = False,
 ) -> np.ndarray:
     """`data` with its float16 numbers, or mxfp4's exponents, of a sensible size."""
     blocks = blocks_of(data, type)
@@ -94,6 +102,15 @@ def _with_halves(
         set_half(blocks, at, numbers(len(blocks)))
     if type.format.name == "mxfp4":
         blocks[:, 0] = 127 - blocks[:, 0] % 4
+    if type.format.name in grouped.FILE:
+        fields = data.view(grouped.FILE[type.format.name])
+        fields["scale"] = numbers(len(fields))
+        if type.format.integers:
+            fields["zero"] = data[-len(fields) :] if type.format.name[1] == "8" else 8
+        else:
+            fields["codes"] &= 0xF7  # no NaN
+            if exact:
+                fields["codes"] = fields["codes"] & 0xBF | 0x30  # exponents 6 and 7
     return data
 
 

@@ -7,19 +7,20 @@ and the sizes, and the weights are views of our own map of the file: nothing is 
 
 import json
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 
-from hotloop.frontends.model_file import ModelFile, WeightData, map_file
-from hotloop.ir.types import FORMATS, TensorType
+from hotloop.frontends.model_file import ModelFile, map_file
+from hotloop.frontends.prequantised import weights_of
+from hotloop.frontends.stored import DTYPES, Stored
 from hotloop.util.errors import ModelFileError, UnsupportedError
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-SUPPORTED = ("F32", "F16", "BF16")
 
 
 def read_hf_folder(path: Path) -> ModelFile:
@@ -34,15 +35,16 @@ def read_hf_folder(path: Path) -> ModelFile:
         raise ModelFileError(
             f"{path / CONFIG} does not name its architecture (model_type); download it again."
         )
-    tensors: dict[str, WeightData] = {}
+    stored: dict[str, Stored] = {}
     for file in weight_files(path):
-        for weight in _read_safetensors(file):
-            if weight.name in tensors:
+        for tensor in _read_safetensors(file):
+            if tensor.name in stored:
                 raise ModelFileError(
-                    f"{path} holds tensor {weight.name!r:.80} twice; download it again."
+                    f"{path} holds tensor {tensor.name!r:.80} twice; download it again."
                 )
-            tensors[weight.name] = weight
-    return ModelFile(path, architecture, MappingProxyType(config), MappingProxyType(tensors))
+            stored[tensor.name] = tensor
+    weights = weights_of(path, stored, config.get("quantization_config"))
+    return ModelFile(path, architecture, MappingProxyType(config), MappingProxyType(weights))
 
 
 def read_json(path: Path) -> dict[str, object]:
@@ -78,7 +80,7 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _read_safetensors(path: Path) -> Iterator[WeightData]:
+def _read_safetensors(path: Path) -> Iterator[Stored]:
     from safetensors import SafetensorError, safe_open
 
     data = np.frombuffer(map_file(path), np.uint8)
@@ -87,21 +89,21 @@ def _read_safetensors(path: Path) -> Iterator[WeightData]:
             end = 8 + int(data[:8].view("<u8")[0])
             for name in file.offset_keys():
                 entry = file.get_slice(name)
-                type = _tensor_type(path, name, entry.get_dtype(), tuple(entry.get_shape()))
-                start, end = end, end + type.nbytes
-                yield WeightData(name, type, data[start:end])
+                dtype, shape = entry.get_dtype(), tuple(entry.get_shape())
+                _check_tensor(path, name, dtype, shape)
+                start, end = end, end + prod(shape) * np.dtype(DTYPES[dtype]).itemsize
+                yield Stored(name, dtype, shape, data[start:end])
     except (OSError, SafetensorError) as error:
         raise ModelFileError(f"{path} is damaged ({error}); download it again.") from None
 
 
-def _tensor_type(path: Path, name: str, dtype: str, shape: tuple[int, ...]) -> TensorType:
-    if dtype not in SUPPORTED:
+def _check_tensor(path: Path, name: str, dtype: str, shape: tuple[int, ...]) -> None:
+    if dtype not in DTYPES:
         raise UnsupportedError(
             f"{path} stores tensor {name!r:.80} as {dtype}; hotloop reads "
-            f"{', '.join(SUPPORTED)} here: use a file in one of these, or a GGUF file."
+            f"{', '.join(DTYPES)} here: use a file in one of these, or a GGUF file."
         )
     if 0 in shape:
         raise ModelFileError(
             f"{path} gives tensor {name!r:.80} a dimension of 0; download it again."
         )
-    return TensorType(FORMATS[dtype.lower()], shape)

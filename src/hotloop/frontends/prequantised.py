@@ -1,0 +1,70 @@
+"""Weights of a safetensors file, by the `quantization_config` of its `config.json`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hotloop.frontends import compressed_tensors, gptq
+from hotloop.frontends.model_file import WeightData
+from hotloop.frontends.stored import PLAIN, Stored
+from hotloop.util.errors import ModelFileError, UnsupportedError
+
+#: What the parts of a module are stored as; scales are floats.
+_DTYPES = {
+    "qweight": ("I32",),
+    "qzeros": ("I32",),
+    "g_idx": ("I32",),
+    "weight_packed": ("I32",),
+    "weight": ("I8", "F8_E4M3"),
+    "weight_shape": ("I32", "I64"),
+    "weight_zero_point": ("I8", "I32"),
+    "weight_g_idx": ("I32",),
+}
+METHODS = ("awq", "gptq", "compressed-tensors", "fp8")
+
+
+def weights_of(path: Path, stored: Mapping[str, Stored], config: object) -> dict[str, WeightData]:
+    """The weights that the tensors of the file at `path` are, or are the parts of.
+
+    Raises `UnsupportedError` for a method or a layout that hotloop does not read, and
+    `ModelFileError` where tensors and config disagree.
+    """
+    weights: dict[str, WeightData] = {}
+    modules: dict[str, dict[str, Stored]] = {}
+    if config is not None and not isinstance(config, dict):
+        raise ModelFileError(f"{path}: quantization_config is no object; download it again.")
+    method = config.get("quant_method") if config else None
+    if config and method not in METHODS:
+        raise UnsupportedError(
+            f"{path} is quantised with {method!r:.40}; hotloop reads {', '.join(METHODS)}: use an "
+            "unquantised or a GGUF file."
+        )
+    grouped = method in ("awq", "gptq")
+    parts, ignored = (
+        (gptq.PARTS, ()) if grouped else (compressed_tensors.PARTS, compressed_tensors.IGNORED)
+    )
+    for name, tensor in stored.items():
+        module, _, part = name.rpartition(".")
+        if config and part in parts and not (part == "weight" and tensor.plain):
+            if tensor.dtype not in _DTYPES.get(part, PLAIN):
+                raise UnsupportedError(
+                    f"{path} stores {tensor}; hotloop reads {', '.join(_DTYPES.get(part, PLAIN))} "
+                    "here: use an unquantised or a GGUF file."
+                )
+            modules.setdefault(module, {})[part] = tensor
+        elif tensor.plain and not (config and part in ignored):
+            weights[name] = tensor.weight()
+        elif not (config and part in ignored):
+            raise UnsupportedError(
+                f"{path} stores tensor {name!r:.80} as {tensor.dtype}; hotloop reads "
+                f"{', '.join(PLAIN)} here: use a file in one of these, or a GGUF file."
+            )
+    for module, held in modules.items():
+        try:
+            if grouped:
+                weight = gptq.gptq_weight(module, held, config or {})
+            else:
+                weight = compressed_tensors.compressed_weight(module, held)
+        except (ModelFileError, UnsupportedError) as error:
+            raise type(error)(f"{path}: {error}") from None
+        weights[weight.name] = weight
+    return weights

@@ -1,0 +1,267 @@
+"""AWQ, GPTQ, compressed-tensors and FP8 files: packed here by the published formulas, one number
+after the other, and read back to the numbers that they stand for."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jit import aligned
+from safetensors.numpy import save_file
+
+from hotloop.frontends.hf_folder import read_hf_folder
+from hotloop.ir.formats import dequantise
+from hotloop.ir.grouped import e4m3
+from hotloop.kernels.pack import pack, packed_bytes
+from hotloop.util.errors import HotloopError, ModelFileError, UnsupportedError
+
+N, K = 16, 256
+Tensors = dict[str, np.ndarray]
+
+
+def folder(path: Path, tensors: Tensors, config: dict[str, Any], fp8: tuple[str, ...] = ()) -> Path:
+    """Tensors of `layer`, in a folder; NumPy has no e4m3, so `fp8` get it in the header."""
+    tensors = {f"layer.{name}": np.ascontiguousarray(value) for name, value in tensors.items()}
+    tensors["norm.weight"] = np.ones(4, np.float32)
+    save_file(tensors, path / "model.safetensors")
+    if fp8:
+        content = (path / "model.safetensors").read_bytes()
+        size = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + size])
+        for name in fp8:
+            header[f"layer.{name}"]["dtype"] = "F8_E4M3"
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        rest = content[8 + size :]
+        (path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + rest)
+    (path / "config.json").write_text(
+        json.dumps({"model_type": "llama", "quantization_config": config})
+    )
+    return path
+
+
+def read(path: Path) -> np.ndarray:
+    """The values of layer.weight; what kernels read is packed, too, without an error."""
+    model = read_hf_folder(path)
+    assert set(model.tensors) == {"layer.weight", "norm.weight"}
+    weight = model.tensors["layer.weight"]
+    data = weight.data
+    assert data.nbytes == weight.type.nbytes
+    pack(data, weight.type, aligned(packed_bytes(weight.type)))
+    weight.release()
+    np.testing.assert_array_equal(weight.data, data)
+    return dequantise(data, weight.type)
+
+
+def words(codes: np.ndarray, bits: int, order: list[int] | None = None) -> np.ndarray:
+    """Codes [rows, columns] as int32 [rows, columns · bits / 32], neighbour order[i] at place i."""
+    count = 32 // bits
+    packed = np.zeros((codes.shape[0], codes.shape[1] // count), np.uint32)
+    for row in range(codes.shape[0]):
+        for column in range(packed.shape[1]):
+            for i, neighbour in enumerate(order or range(count)):
+                code = int(codes[row, column * count + neighbour])
+                packed[row, column] |= np.uint32(code << (bits * i))
+    return packed.view(np.int32)
+
+
+def numbers(bits: int, group: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Codes [K, N], zeros and float16 scales [K / group, N]."""
+    random = np.random.default_rng(seed)
+    codes = random.integers(0, 1 << bits, (K, N))
+    zeros = random.integers(1, 1 << bits, (K // group, N))
+    return codes, zeros, random.normal(0, 0.01, (K // group, N)).astype(np.float16)
+
+
+def expected(codes: np.ndarray, zeros: np.ndarray, scales: np.ndarray, group: int) -> np.ndarray:
+    """w[n, k] in float64, rounded once."""
+    values = np.empty((N, K))
+    for k in range(K):
+        values[:, k] = scales[k // group].astype(np.float64) * (codes[k] - zeros[k // group])
+    return values.astype(np.float32)
+
+
+@pytest.mark.parametrize("group", [32, 64, 128, 256])
+def test_awq(tmp_path: Path, group: int) -> None:
+    codes, zeros, scales = numbers(4, group)
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+    tensors = {"qweight": words(codes, 4, order), "qzeros": words(zeros, 4, order)}
+    config = {"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm"}
+    path = folder(tmp_path, tensors | {"scales": scales}, config)
+    np.testing.assert_array_equal(read(path), expected(codes, zeros, scales, group))
+
+
+@pytest.mark.parametrize("order", [None, "trivial"])
+@pytest.mark.parametrize("version", ["gptq", "gptq_v2"])
+@pytest.mark.parametrize("group", [32, -1])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_gptq(tmp_path: Path, bits: int, group: int, version: str, order: str | None) -> None:
+    size = K if group == -1 else group
+    codes, zeros, scales = numbers(bits, size)
+    less = 1 if version == "gptq" else 0
+    tensors = {
+        "qweight": words(codes.T, bits).T,
+        "qzeros": words(zeros - less, bits),
+        "scales": scales,
+    }
+    if order:
+        tensors["g_idx"] = (np.arange(K) // size).astype(np.int32)
+    config = {
+        "quant_method": "gptq",
+        "bits": bits,
+        "group_size": group,
+        "desc_act": order is not None,
+        "checkpoint_format": version,
+    }
+    path = folder(tmp_path, tensors, config)
+    np.testing.assert_array_equal(read(path), expected(codes, zeros, scales, size))
+
+
+COMPRESSED = {"quant_method": "compressed-tensors"}
+
+
+@pytest.mark.parametrize("zero", [None, "packed", "int8"])
+@pytest.mark.parametrize("group", [64, K])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_pack_quantized(tmp_path: Path, bits: int, group: int, zero: str | None) -> None:
+    codes, zeros, scales = numbers(bits, group)
+    half = 1 << (bits - 1)
+    tensors = {
+        "weight_packed": words(codes.T, bits),
+        "weight_scale": scales.T.astype(np.float32),
+        "weight_shape": np.array([N, K]),
+    }
+    if zero is None:
+        zeros = np.full_like(zeros, half)
+    elif zero == "packed":
+        tensors["weight_zero_point"] = words(zeros, bits).T
+    else:
+        tensors["weight_zero_point"] = (zeros.T - half).astype(np.int8)
+    path = folder(tmp_path, tensors, COMPRESSED)
+    np.testing.assert_array_equal(read(path), expected(codes, zeros, scales, group))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (N,), (N, 1), (N, 4)])
+def test_int_quantized(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    random = np.random.default_rng(0)
+    weight = random.integers(-128, 128, (N, K)).astype(np.int8)
+    scale = random.normal(0, 0.01, shape).astype(np.float32)
+    tensors = {"weight": weight, "weight_scale": scale, "input_scale": np.ones(1, np.float32)}
+    path = folder(tmp_path, tensors, COMPRESSED)
+    spread = scale.reshape(-1, 1) if len(shape) < 2 else np.repeat(scale, K // shape[1], axis=1)
+    np.testing.assert_array_equal(read(path), spread * weight.astype(np.float32))
+
+
+@pytest.mark.parametrize("shape", [(1,), (N, 1), (2, 4)])
+@pytest.mark.parametrize("method", ["compressed-tensors", "fp8"])
+def test_fp8(tmp_path: Path, method: str, shape: tuple[int, ...]) -> None:
+    """One scale, one for a row, and one for blocks of 8 rows and 64 columns."""
+    random = np.random.default_rng(0)
+    codes = random.integers(0, 256, (N, K)).astype(np.uint8)
+    codes[(codes & 127) == 127] = 0
+    scale = random.normal(0, 0.01, shape).astype(np.float32)
+    name = "weight_scale_inv" if method == "fp8" else "weight_scale"
+    config = {"quant_method": method}
+    path = folder(tmp_path, {"weight": codes, name: scale}, config, fp8=("weight",))
+    if shape == (2, 4):
+        scale = np.repeat(np.repeat(scale, 8, axis=0), 64, axis=1)
+    np.testing.assert_array_equal(read(path), scale * e4m3(codes))
+
+
+def test_e4m3_by_its_definition() -> None:
+    for code in range(256):
+        sign, exponent, fraction = code >> 7, code >> 3 & 15, code & 7
+        if exponent == 0:
+            number = fraction / 8 * 2.0**-6
+        else:
+            number = (1 + fraction / 8) * 2.0 ** (exponent - 7)
+        value = e4m3(np.array([code], np.uint8))[0]
+        if code & 127 == 127:
+            assert np.isnan(value)
+        else:
+            assert value == (-number if sign else number)
+    assert e4m3(np.array([0x7E], np.uint8))[0] == 448
+
+
+def awq_parts() -> Tensors:
+    codes, zeros, scales = numbers(4, 64)
+    return {"qweight": words(codes, 4), "qzeros": words(zeros, 4), "scales": scales}
+
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 64}
+Change = Callable[[Tensors], object]
+
+REFUSED: dict[str, tuple[type[HotloopError], dict[str, Any], Change, str]] = {
+    "another method": (UnsupportedError, {"quant_method": "hqq"}, len, "quantised with 'hqq'"),
+    "3 bits": (UnsupportedError, AWQ | {"bits": 3}, len, "quantised to 3 bits"),
+    "gemv": (UnsupportedError, AWQ | {"version": "GEMV"}, len, "AWQ's layout 'gemv'"),
+    "no zeros": (ModelFileError, AWQ, lambda t: t.pop("qzeros"), "layer has no qzeros"),
+    "another group": (ModelFileError, AWQ | {"group_size": 32}, len, r"should be \[8,2\] for 4"),
+    "a group of 0": (ModelFileError, AWQ | {"group_size": 0}, len, "in groups of 0"),
+    "GPTQ's shape": (ModelFileError, GPTQ, len, r"layer.qweight I32\[256,2\] should be \["),
+    "odd groups": (
+        UnsupportedError,
+        AWQ | {"group_size": 16},
+        lambda t: t.update(
+            qzeros=np.zeros((16, 2), np.int32), scales=np.zeros((16, 16), np.float16)
+        ),
+        "256 columns in groups of 16",
+    ),
+    "codes of another dtype": (
+        UnsupportedError,
+        AWQ,
+        lambda t: t.update(qweight=t["qweight"].astype(np.float32)),
+        r"stores layer.qweight F32\[256,2\]; hotloop reads I32",
+    ),
+    "no config": (UnsupportedError, {}, len, "'layer.qweight' as I32"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_named(case: str, tmp_path: Path) -> None:
+    error, config, change, found = REFUSED[case]
+    tensors = awq_parts()
+    change(tensors)
+    with pytest.raises(error, match=found) as caught:
+        read_hf_folder(folder(tmp_path, tensors, config))
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_scattered_groups_are_refused(tmp_path: Path) -> None:
+    codes, zeros, scales = numbers(4, 64)
+    tensors = {"qweight": words(codes.T, 4).T, "qzeros": words(zeros, 4), "scales": scales}
+    tensors["g_idx"] = np.random.default_rng(0).permutation(np.arange(K) // 64).astype(np.int32)
+    with pytest.raises(UnsupportedError, match=r"in the order of activations \(desc_act\)"):
+        read_hf_folder(folder(tmp_path, tensors, GPTQ))
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda t: t.pop("weight_scale"), "layer has no weight_scale"),
+        (lambda t: t.pop("weight_shape"), "no weight_shape of two numbers"),
+        (lambda t: t.update(weight_shape=np.array([N, K + 8])), r"does not hold \[16,264\] codes"),
+        (lambda t: t.update(weight_shape=np.array([N, 0])), "does not hold"),
+        (lambda t: t.update(weight_scale=np.ones((N + 1, 1), np.float32)), "does not fit a weight"),
+    ],
+)
+def test_parts_that_disagree_are_named(tmp_path: Path, change: Change, found: str) -> None:
+    codes, _, scales = numbers(4, 64)
+    tensors: Tensors = {
+        "weight_packed": words(codes.T, 4),
+        "weight_scale": scales.T.astype(np.float32),
+        "weight_shape": np.array([N, K]),
+    }
+    change(tensors)
+    with pytest.raises(ModelFileError, match=found):
+        read_hf_folder(folder(tmp_path, tensors, COMPRESSED))
+
+
+def test_nan_weights_are_damage(tmp_path: Path) -> None:
+    tensors = {"weight": np.full((N, K), 0xFF, np.uint8), "weight_scale": np.ones(1, np.float32)}
+    path = folder(tmp_path, tensors, COMPRESSED, fp8=("weight",))
+    with pytest.raises(ModelFileError, match="holds numbers that are none"):
+        read(path)
