@@ -84,7 +84,7 @@ def _f8(name: str) -> Callable[[Bytes], Floats]:
 
 
 def _scaled(blocks: NDArray[np.void], codes: Bytes) -> Floats:
-    integers = codes.astype(np.int16) - blocks["zero"][:, None]
+    integers = codes.astype(np.int32) - blocks["zero"][:, None]
     values: Floats = blocks["scale"][:, None] * integers.astype(np.float32)
     return values
 
