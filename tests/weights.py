@@ -28,11 +28,20 @@ HALVES = {
     "u4_64": (),
     "u8_128": (),
     "f8_32": (),
+    "iq2_u": (0,),
+    "iq3_s_u": (0,),
 }
 RECORDS = tuple(HALVES)
 
 #: Where the small integer scales of the K-quants' sub-blocks lie.
-_SCALES = {"q3_k": (96, 108), "q4_k": (4, 16), "q5_k": (4, 16), "q6_k": (192, 208)}
+_SCALES = {
+    "q3_k": (96, 108),
+    "q4_k": (4, 16),
+    "q5_k": (4, 16),
+    "q6_k": (192, 208),
+    "iq2_u": (2, 18),
+    "iq3_s_u": (2, 18),
+}
 
 
 def encode(values: np.ndarray, type: TensorType) -> np.ndarray:

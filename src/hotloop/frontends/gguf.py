@@ -23,7 +23,9 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hotloop.frontends.ggml_small import STORED, unpacked
 from hotloop.frontends.gguf_split import joined, split_count, split_paths
 from hotloop.frontends.model_file import ModelFile, WeightData, map_file
 from hotloop.ir.types import FORMATS, TensorType
@@ -45,7 +47,7 @@ GGML_TYPES = (
 )
 SUPPORTED = (
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
-    "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
+    "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", *STORED,
 )
 
 #: Metadata value types by number: the scalars, and the two that are none.
@@ -271,10 +273,15 @@ def _tensors(cursor: _Cursor, header: Header) -> Mapping[str, WeightData]:
     _check_places(cursor, places, header)
     return MappingProxyType(
         {
-            name: WeightData(name, type, data[offset : offset + type.nbytes])
+            name: _weight(name, type, data[offset : offset + type.nbytes])
             for name, (type, offset) in places.items()
         }
     )
+
+
+def _weight(name: str, type: TensorType, data: NDArray[np.uint8]) -> WeightData:
+    stored = WeightData(name, type, data)
+    return unpacked(stored) if type.format in STORED.values() else stored
 
 
 def _read_entry(cursor: _Cursor, index: int) -> Entry:
@@ -297,7 +304,7 @@ def _tensor_type(cursor: _Cursor, entry: Entry) -> TensorType:
             f"{cursor.path} stores tensor {name!r:.80} as {type_name}; hotloop reads "
             f"{', '.join(SUPPORTED)}: use a file in one of these."
         )
-    type = TensorType(FORMATS[type_name.lower()], shape)
+    type = TensorType(STORED.get(type_name) or FORMATS[type_name.lower()], shape)
     if 0 in shape:
         raise cursor.damaged(f"tensor {name!r:.80} has a dimension of 0")
     if shape[-1] % type.format.block:

@@ -1,8 +1,8 @@
 """The meaning of the stored formats, in NumPy: bytes to float32.
 
 Layouts are GGUF's (ggml's `ggml-common.h`). Here the plain formats and those that keep one scale
-for 32 elements; `k_quants`, `code_books` and `grouped` have the
-others. q8_0 is a float16 scale and 32 int8;
+for 32 elements; `k_quants`, `code_books`, `grouped` and
+`unpacked` have the others. q8_0 is a float16 scale and 32 int8;
 q4_0 a float16 scale and 16 bytes of nibbles, q4_1 the same with a float16 minimum after the scale:
 in byte j the low nibble is element j and the high nibble element j + 16. q5_0 and q5_1 have a
 uint32 before the nibbles, whose bit j is the fifth bit of element j.
@@ -11,7 +11,7 @@ uint32 before the nibbles, whose bit j is the fifth bit of element j.
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.ir import code_books, grouped, k_quants
+from hotloop.ir import code_books, grouped, k_quants, unpacked
 from hotloop.ir.types import TensorType
 
 Floats = NDArray[np.float32]
@@ -73,4 +73,5 @@ _BLOCKS = {
     **k_quants.DEQUANTISE,
     **code_books.DEQUANTISE,
     **grouped.DEQUANTISE,
+    **unpacked.DEQUANTISE,
 }

@@ -3,7 +3,8 @@
 A *format* says how numbers are stored: plain (`f32`), or in blocks with a scale (`q4_1`). The
 block formats are those of GGUF, byte for byte, so a weight's type says what its bytes in the file
 mean; the packed layout that kernels read is the backend's affair. The pre-quantised layouts of
-safetensors files become the formats of `hotloop.ir.grouped` when they are read.
+safetensors files become the formats of `hotloop.ir.grouped` when they are read, GGUF's smallest
+ones those of `hotloop.ir.unpacked`.
 """
 
 from collections.abc import Mapping
@@ -88,6 +89,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             *(Format(f"u4_{n}", n, 6 + n // 2) for n in GROUPS),
             *(Format(f"u8_{n}", n, 6 + n) for n in GROUPS),
             *(Format(f"f8_{n}", n, 4 + n, integers=False) for n in GROUPS),
+            *(Format(f"{n}_u", 256, 146) for n in ("tq", "iq1", "iq2", "iq3_xxs", "iq3_s")),
             # Activations in 8 bit: 32 int8 values, a float32 scale, scale × their sum, and the
             # int32 sum of each half.
             Format("q8", 32, 48),

@@ -18,6 +18,7 @@ from hotloop.kernels import (
     rope,
     route,
     sampling,
+    unpacked,
 )
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "rope",
     "route",
     "sampling",
+    "unpacked",
 ]

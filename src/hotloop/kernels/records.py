@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.ir import code_books, grouped, k_quants
+from hotloop.ir import code_books, grouped, k_quants, unpacked
 from hotloop.ir.ops import GROUP
 from hotloop.ir.types import FORMATS
 
@@ -159,4 +159,8 @@ RECORDS: Mapping[str, RecordLayout] = {
         32, code_books.FILE["mxfp4"], _record(fours=("<u4", 4), exponent=("u1", 1))
     ),
     **{name: _grouped(name) for name in grouped.FILE},
+    **{
+        name: RecordLayout(256, unpacked.BLOCK, _record(fours=("<u4", 32), scales=("i1", 16), **_D))
+        for name in unpacked.BOOKS
+    },
 }
