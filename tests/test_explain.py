@@ -14,6 +14,7 @@ from hotloop.cli.diff import TOLERANCE
 from hotloop.compiler import SCHEDULES
 from hotloop.ir import interp
 from hotloop.ir.ops import OPS
+from hotloop.report.counts import Traffic
 from hotloop.report.diff import compare
 from hotloop.report.explain import Explanation, explain
 from hotloop.report.explain_text import size
@@ -191,3 +192,14 @@ def test_nan_is_an_infinite_error(stepwise: Model) -> None:
 def test_another_token_is_an_infinite_error(stepwise: Model) -> None:
     found = compare(Faulty(stepwise, "next", lambda v: v + 1, 0), [1])
     assert [d.value for d in found if d.error == float("inf")] == ["next"]
+
+
+def test_what_weights_take_in_memory_is_said(tmp_path: Path) -> None:
+    with load(TINY / "llama", threads=2, context=64, quantize="q4_1") as quantised:
+        explanation = explain(quantised)
+    assert explanation.bits["q4_1"] >= 5.0  # and a little for padding
+    assert explanation.to_json()["bytes_per_token"]["bits_per_weight"] == explanation.bits
+    assert f"{explanation.bits['q4_1']:.2f}" in str(explanation)
+    made = replace(explanation, traffic=Traffic({"iq2_u": 1000}, 0), bits={"iq2_u": 4.5625})
+    (row,) = [line for line in str(made).splitlines() if "iq2_u" in line]
+    assert row.split("4.56")[1].strip() == "IQ2_XXS, IQ2_XS or IQ2_S"

@@ -27,6 +27,8 @@ class Format:
     """The dtype of one element where the format is plain, else None."""
     integers: bool = True
     """Whether the codes of a block are integers, so that 8-bit dot products can take them."""
+    made_of: str = ""
+    """What files hold instead, where the format is hotloop's own."""
 
     @property
     def quantised(self) -> bool:
@@ -64,6 +66,8 @@ CONTROL = np.dtype(
 #: Columns that share a scale in the formats of `hotloop.ir.grouped`.
 GROUPS = (32, 64, 128)
 
+_INTEGERS = "AWQ, GPTQ or compressed-tensors"
+
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         fmt.name: fmt
@@ -86,10 +90,14 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             Format("iq4_nl", 32, 18),
             Format("iq4_xs", 256, 136),
             Format("mxfp4", 32, 17),
-            *(Format(f"u4_{n}", n, 6 + n // 2) for n in GROUPS),
-            *(Format(f"u8_{n}", n, 6 + n) for n in GROUPS),
-            *(Format(f"f8_{n}", n, 4 + n, integers=False) for n in GROUPS),
-            *(Format(f"{n}_u", 256, 146) for n in ("tq", "iq1", "iq2", "iq3_xxs", "iq3_s")),
+            *(Format(f"u4_{n}", n, 6 + n // 2, made_of=_INTEGERS) for n in GROUPS),
+            *(Format(f"u8_{n}", n, 6 + n, made_of=_INTEGERS) for n in GROUPS),
+            *(Format(f"f8_{n}", n, 4 + n, integers=False, made_of="FP8 (e4m3)") for n in GROUPS),
+            Format("tq_u", 256, 146, made_of="TQ1_0 or TQ2_0"),
+            Format("iq1_u", 256, 146, made_of="IQ1_S or IQ1_M"),
+            Format("iq2_u", 256, 146, made_of="IQ2_XXS, IQ2_XS or IQ2_S"),
+            Format("iq3_xxs_u", 256, 146, made_of="IQ3_XXS"),
+            Format("iq3_s_u", 256, 146, made_of="IQ3_S"),
             # Activations in 8 bit: 32 int8 values, a float32 scale, scale × their sum, and the
             # int32 sum of each half.
             Format("q8", 32, 48),

@@ -10,13 +10,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from hotloop.backends.cpu.places import op_spec, place_states, place_weights
+from hotloop.backends.cpu.places import op_spec, packed_weights, place_states, place_weights
 from hotloop.compiler import SCHEDULES, compile_graph
 from hotloop.ir.graph import Graph, Op
 from hotloop.ir.names import Row, blocks, expand
 from hotloop.ir.ops import CHUNK
 from hotloop.ir.program import Call, Item, Kernel, Loop, Part, Program, Stage, loop_types
 from hotloop.ir.types import TensorType
+from hotloop.kernels.pack import matrix, packed_bytes
 from hotloop.machine.host import host
 from hotloop.report.counts import Counts, Traffic, count, traffic
 from hotloop.util.remarks import Remark
@@ -136,6 +137,8 @@ class Explanation:
     ops: int
     rungs: dict[str, Counts]
     traffic: Traffic
+    bits: dict[str, float]
+    """Bits of memory for each weight of a matrix, padding included, by format."""
     loops: tuple[LoopReport, ...]
     kernels: tuple[KernelReport, ...]
     remarks: tuple[Remark, ...]
@@ -154,11 +157,12 @@ class Explanation:
             }
             for name, counts in self.rungs.items()
         }
-        del values["traffic"]
+        del values["traffic"], values["bits"]
         values["bytes_per_token"] = {
             "weights": dict(self.traffic.weights),
             "weights_total": self.traffic.weight_bytes,
             "kv_per_position": self.traffic.kv_per_position,
+            "bits_per_weight": dict(self.bits),
         }
         values["order"] = ORDER_NOTE
         return values
@@ -198,11 +202,25 @@ def explain(model: Explained) -> Explanation:
         ops=len(model.graph.ops),
         rungs=rungs,
         traffic=traffic(model.program),
+        bits=bits_in_memory(model.graph),
         loops=loop_reports(model.program, model.graph),
         kernels=kernel_reports(model.program),
         remarks=model.remarks,
         code=CodeReport(model.code_bytes, model.timings.compile, model.timings.cached),
     )
+
+
+def bits_in_memory(graph: Graph) -> dict[str, float]:
+    """Bits for each weight of the packed matrices, by format."""
+    types = graph.types
+    nbytes: dict[str, int] = {}
+    elements: dict[str, int] = {}
+    for name in packed_weights(graph):
+        type = types[name]
+        format = type.format.name
+        nbytes[format] = nbytes.get(format, 0) + packed_bytes(matrix(type))
+        elements[format] = elements.get(format, 0) + type.elements
+    return {format: 8 * nbytes[format] / elements[format] for format in sorted(nbytes)}
 
 
 def loop_reports(program: Program, graph: Graph) -> tuple[LoopReport, ...]:

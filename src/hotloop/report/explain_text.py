@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hotloop.ir.types import FORMATS
 from hotloop.report.explain import ORDER_NOTE, Explanation, KernelReport, LoopReport, PartReport
 
 
@@ -69,9 +70,11 @@ def _ladder(e: Explanation) -> Table:
 
 
 def _bytes(e: Explanation) -> Table:
-    table = _table("what", "stored as", "bytes", right=("bytes",))
+    numbers = ("bytes", "bits in memory")
+    table = _table("what", "stored as", *numbers, "made at load of", right=numbers)
     for format_name, nbytes in sorted(e.traffic.weights.items(), key=lambda item: -item[1]):
-        table.add_row("weights", format_name, size(nbytes))
+        bits = f"{e.bits[format_name]:.2f}" if format_name in e.bits else ""
+        table.add_row("weights", format_name, size(nbytes), bits, FORMATS[format_name].made_of)
     table.add_row("all weights", "", size(e.traffic.weight_bytes), style="bold")
     cache = "f32" if e.activations == "f32" else "f16"
     table.add_row("KV cache, per position before", cache, size(e.traffic.kv_per_position))
