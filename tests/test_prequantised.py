@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import DATA
 from jit import aligned
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
+from hotloop import load
+from hotloop.cli.main import main
 from hotloop.frontends.hf_folder import read_hf_folder
 from hotloop.ir.formats import dequantise
 from hotloop.ir.grouped import e4m3
@@ -265,3 +268,51 @@ def test_nan_weights_are_damage(tmp_path: Path) -> None:
     path = folder(tmp_path, tensors, COMPRESSED, fp8=("weight",))
     with pytest.raises(ModelFileError, match="holds numbers that are none"):
         read(path)
+
+
+def quantised_folder(path: Path, method: str) -> tuple[Path, Path]:
+    """The tiny llama with its projections quantised, and with what they then mean as float32."""
+    source = DATA / "tiny" / "llama"
+    config = json.loads((source / "config.json").read_text())
+    quantised: Tensors = {}
+    plain: Tensors = {}
+    for name, values in load_file(source / "model.safetensors").items():
+        if not name.endswith("_proj.weight"):
+            quantised[name] = plain[name] = values
+            continue
+        module = name.removesuffix(".weight")
+        rows = len(values)
+        scales = (np.abs(values.reshape(rows, -1, 32)).max(axis=2) / 7).astype(np.float16)
+        spread = np.repeat(scales.astype(np.float32), 32, axis=1)
+        codes = np.clip(np.rint(values / spread) + 8, 0, 15).astype(np.int64)
+        plain[name] = (spread * (codes - 8)).astype(np.float32)
+        if method == "gptq":
+            quantised[f"{module}.qweight"] = words(codes, 4).T
+            quantised[f"{module}.qzeros"] = words(np.full(scales.T.shape, 7), 4)
+            quantised[f"{module}.scales"] = scales.T
+        else:
+            quantised[f"{module}.weight_packed"] = words(codes, 4)
+            quantised[f"{module}.weight_scale"] = scales
+            quantised[f"{module}.weight_shape"] = np.array(values.shape)
+    settings = {"quant_method": method, "bits": 4, "group_size": 32}
+    folders = path / "quantised", path / "plain"
+    for folder, tensors in zip(folders, (quantised, plain), strict=True):
+        folder.mkdir()
+        tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+        save_file(tensors, folder / "model.safetensors")
+    (folders[1] / "config.json").write_text(json.dumps(config))
+    (folders[0] / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
+    return folders
+
+
+@pytest.mark.parametrize("method", ["gptq", "compressed-tensors"])
+def test_a_model_runs(tmp_path: Path, method: str) -> None:
+    quantised, plain = quantised_folder(tmp_path, method)
+    ids = [1, 5, 9, 2, 7, 30, 11]
+    with load(quantised, 2, activations="f32", context=64) as model:
+        formats = {value.type.format.name for value in model.graph.weights}
+        assert formats == {"u4_32", "f32"}
+        found = model.logits(ids).copy()
+    with load(plain, 2, activations="f32", context=64) as model:
+        np.testing.assert_allclose(found, model.logits(ids), rtol=1e-4, atol=1e-4)
+    assert main(["inspect", str(quantised)]) == 0

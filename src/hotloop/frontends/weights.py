@@ -4,6 +4,7 @@ A row's bytes are contiguous in every format, so whole rows can be taken without
 """
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +30,16 @@ def split_rows(tensors: Tensors, fused: str, parts: Mapping[str, int]) -> None:
     row_bytes, start = weight.type.nbytes // weight.type.shape[0], 0
     for name, rows in parts.items():
         type = TensorType(weight.type.format, (rows, *weight.type.shape[1:]))
-        end = start + rows * row_bytes
-        tensors[name] = WeightData(name, type, weight.data[start:end])
-        start = end
+        piece = slice(start, start + rows * row_bytes)
+        if callable(weight.stored):
+            tensors[name] = WeightData(name, type, partial(_piece, weight, piece), (weight,))
+        else:
+            tensors[name] = WeightData(name, type, weight.stored[piece])
+        start = piece.stop
+
+
+def _piece(weight: WeightData, piece: slice) -> NDArray[np.uint8]:
+    return weight.data[piece]
 
 
 def take_rows(weight: WeightData, rows: Sequence[int]) -> WeightData:
