@@ -39,6 +39,6 @@ def _power(exponent: Value) -> Value:
     return bits.bitcast(f32 * wide.type.lanes)
 
 
-CODES["iq4_nl"] = Codes(_iq4_nl, width=32, largest=127)
-CODES["iq4_xs"] = Codes(_iq4_xs, width=32, largest=127, parts=8)
+CODES["iq4_nl"] = Codes(_iq4_nl, width=32, largest=127, signed=True)
+CODES["iq4_xs"] = Codes(_iq4_xs, width=32, largest=127, signed=True, parts=8)
 CODES["mxfp4"] = Codes(_mxfp4, width=32, largest=2 * _LARGEST_E2M1, offset=_LARGEST_E2M1)

@@ -89,6 +89,8 @@ class Codes:
     largest: int
     """The greatest magnitude of a code, before the offset is taken off."""
     offset: int = 0
+    signed: bool = False
+    """Whether codes are i8, not u8."""
     parts: int = 1
     subs: int = 1
     number: Callable[[Value], Value] = lambda code: code.to(f32)

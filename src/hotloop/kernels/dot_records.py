@@ -28,7 +28,6 @@ from hotloop.lang import (
     f32,
     fma,
     i8,
-    i16,
     i32,
     loop,
     u8,
@@ -220,21 +219,23 @@ def _products(
 ) -> list[Value]:
     """Σ (code - offset - zero) · p of a sub-block for each token: an i32 for each row."""
     target = current().module.target
-    offset = codes.offset
-    sums = [zeros(i32 * rows) for _ in tokens]
-    narrow = [zeros(i16 * (2 * rows)) for _ in tokens]
-    in_pairs = not target.sums_four
+    # Signed codes become unsigned by one operation for all tokens, where moving signs from one
+    # factor to the other is one for each; unsigned ones signed, where signed ones are multiplied.
+    lifted = codes.signed and target.vnni and len(tokens) > 1
+    lowered = not codes.signed and target.dotprod
+    offset = 128 if lifted else 0 if lowered else codes.offset
+    sums = [_start(sub, x, column, codes.width, offset, rows) for x in tokens]
+    narrow: list[Value] = []
     held, most = 0, _INT16 // (2 * _INT8 * codes.largest)
     for lane, four in enumerate(sub.codes):
         xs = [x.four(column + 4 * lane, rows) for x in tokens]
-        if four.type.scalar == i8 and target.vnni and len(tokens) > 1:
-            # One operation for all tokens, where moving signs is one for each.
-            four, offset = four.bitcast(u8 * four.type.lanes) ^ 128, 128
-        elif four.type.scalar == u8 and target.dotprod:
-            four, offset = four.to(i8) - codes.offset, 0
+        if lifted:
+            four = four.bitcast(u8 * four.type.lanes) ^ 128
+        elif lowered:
+            four = four.to(i8) - codes.offset
         if four.type.scalar == i8:
             sums = [dot4_signed(four, x, total) for x, total in zip(xs, sums, strict=True)]
-        elif not in_pairs:
+        elif target.sums_four:
             sums = [dot4(four, x, total) for x, total in zip(xs, sums, strict=True)]
         else:
             # Lanes of 16 bits, as many as surely fit, are summed before they are widened.
@@ -244,15 +245,18 @@ def _products(
             products = [dot2(four, x) for x in xs]
             narrow = [a + b for a, b in zip(narrow, products, strict=True)] if held else products
             held += 1
-    if held:
-        sums = [a + add_pairs(b) for a, b in zip(sums, narrow, strict=True)]
-    if offset:
-        shifts = [(x.sum(column, codes.width) * offset).broadcast(rows) for x in tokens]
-        sums = [a - b for a, b in zip(sums, shifts, strict=True)]
-    if sub.zero is not None:
-        weighted = [sub.zero * x.sum(column, codes.width).broadcast(rows) for x in tokens]
-        sums = [a - b for a, b in zip(sums, weighted, strict=True)]
-    return sums
+    return [a + add_pairs(b) for a, b in zip(sums, narrow, strict=True)] if held else sums
+
+
+def _start(
+    sub: SubBlock, x: Activation, column: Index, width: int, offset: int, rows: int
+) -> Value:
+    """-(offset + zero) · Σp, from where the products of a sub-block are added up."""
+    if not offset and sub.zero is None:
+        return zeros(i32 * rows)
+    total = x.sum(column, width)
+    start = (total * -offset).broadcast(rows)
+    return start if sub.zero is None else start - sub.zero * total.broadcast(rows)
 
 
 def _bytes(four: Value) -> Iterator[Value]:

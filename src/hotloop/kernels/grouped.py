@@ -41,5 +41,5 @@ def _e4m3(code: Value) -> Value:
 
 for n in GROUPS:
     CODES[f"u4_{n}"] = Codes(_u4, width=32, largest=15, parts=n // 32)
-    CODES[f"u8_{n}"] = Codes(_u8, width=32, largest=128, parts=n // 32)
+    CODES[f"u8_{n}"] = Codes(_u8, width=32, largest=128, signed=True, parts=n // 32)
     CODES[f"f8_{n}"] = Codes(_f8, width=32, largest=255, parts=n // 32, number=_e4m3)

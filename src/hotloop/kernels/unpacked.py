@@ -22,4 +22,4 @@ def _sub_block(name: str) -> Callable[[Rows, Index, Index], SubBlock]:
 
 
 for name in BOOKS:
-    CODES[name] = Codes(_sub_block(name), width=16, largest=127, parts=8, subs=2)
+    CODES[name] = Codes(_sub_block(name), width=16, largest=127, signed=True, parts=8, subs=2)
