@@ -1,12 +1,18 @@
 """Meanings of the stored formats against the `gguf` package's own, to the bit."""
 
+import re
+from pathlib import Path
+
 import gguf
 import numpy as np
 import pytest
 
+from hotloop.frontends.ggml_small import STORED
+from hotloop.frontends.gguf import SUPPORTED
 from hotloop.ir import grouped, unpacked
 from hotloop.ir.formats import dequantise
 from hotloop.ir.types import FORMATS, tensor
+from hotloop.kernels.pack import packed_bytes
 
 BLOCKS = [
     name
@@ -65,3 +71,16 @@ def test_blocks_of_groups_are_what_their_format_says(name: str) -> None:
                 code = code >> 4 if column % 32 >= 16 else code & 15
             number = grouped.e4m3(code) if name[0] == "f" else int(code) - int(block["zero"])
             assert value == 2 * number or np.isnan(number)
+
+
+def test_the_documented_bits_are_those_of_the_code() -> None:
+    """The GGUF table of docs/formats.md: every format that is read, in the file and in memory."""
+    text = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
+    rows = re.findall(r"^\| (\w+) \| ([\d.]+) \| (\w+) \| ([\d.]+) \|$", text, re.M)
+    plain = {"F32", "F16", "BF16"}
+    assert {row[0] for row in rows} == set(SUPPORTED) - plain
+    for stored, stored_bits, name, bits in rows:
+        format = STORED.get(stored) or FORMATS[stored.lower()]
+        type = tensor(name, 2048, 2048)
+        assert f"{8 * format.block_bytes / format.block:.2f}" == stored_bits
+        assert f"{8 * packed_bytes(type) / type.elements:.2f}" == bits
