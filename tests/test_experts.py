@@ -130,6 +130,7 @@ def test_weights(experts: int, slots: int, scoring: str, normalise: int) -> None
 
 
 PAIRS = [("f32", name) for name in PLAIN + BLOCKS] + [("q8", name) for name in BLOCKS]
+PAIRS += [("q8", "q5_0"), ("q8", "mxfp4"), ("f32", "mxfp4")]
 
 
 def packed_experts(data: np.ndarray, type: TensorType) -> np.ndarray:
