@@ -18,7 +18,6 @@ from hotloop.backends.dataflow.work import Workload
 from hotloop.compiler import compile_graph
 from hotloop.frontends.config_only import open_bundled
 from hotloop.frontends.decoder import Step
-from hotloop.frontends.models import decoder
 from hotloop.ir.interp import run_graph
 from hotloop.ir.program import Program
 from hotloop.ir.verify import verify
@@ -36,7 +35,7 @@ RUNGS = ("ops", "library", "fused", "looped")
 
 @cache
 def program(model: str, schedule: str) -> Program:
-    graph = decoder(open_bundled(model)).graph(Step(context=4096))
+    graph = open_bundled(model).graph(Step(context=4096))
     if schedule == "library":
         return library(graph)
     return compile_graph(graph, Machine("test", 1), schedule).program

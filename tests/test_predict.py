@@ -9,7 +9,6 @@ import pytest
 from hotloop.cli.main import main
 from hotloop.frontends.config_only import bundled, open_bundled
 from hotloop.frontends.decoder import Step
-from hotloop.frontends.models import decoder
 from hotloop.machine.load import find
 from hotloop.predict.models import open_shapes
 from hotloop.predict.prediction import Programs, Speculation, predict, predict_speculative
@@ -35,10 +34,10 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
 @pytest.mark.parametrize("name", LLAMAS)
 def test_configs_have_their_parameters(name: str) -> None:
     layers, billions = LLAMAS[name]
-    file = open_bundled(name)
-    parameters = sum(weight.type.elements for weight in file.tensors.values())
+    made = open_bundled(name)
+    parameters = sum(weight.type.elements for weight in made.tensors.values())
     assert parameters == pytest.approx(billions * 1e9, rel=1e-3)
-    assert decoder(file).config.layers == layers
+    assert made.config.layers == layers
 
 
 @pytest.mark.parametrize("name", bundled())
@@ -46,13 +45,13 @@ def test_every_config_becomes_a_graph_or_its_family_says_why_not(name: str) -> N
     try:
         graph = open_shapes(name, "bf16").graph(Step(context=256))
     except UnsupportedError as error:
-        assert name in str(error) or "hotloop" in str(error)  # noqa: PT017
+        assert "\n" not in str(error)  # noqa: PT017
     else:
         assert graph.weights
 
 
 def test_no_weight_takes_memory() -> None:
-    weight = open_bundled("llama-3.1-405b").tensors["lm_head.weight"]
+    weight = open_bundled("llama-3.1-405b").tensors["output.weight"]
     assert len(weight.data) == weight.type.nbytes == 128256 * 16384 * 2
     assert weight.data.base is not None
     assert weight.data.strides == (0,)

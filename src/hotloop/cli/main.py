@@ -24,6 +24,7 @@ from hotloop.cli import (
     predict,
     pull,
     run,
+    validate,
 )
 from hotloop.util import settings
 from hotloop.util.errors import HotloopError, OutOfMemoryError, SettingError
@@ -50,6 +51,7 @@ for command in (
     load.load,
     machines.machines,
     predict.predict,
+    validate.validate,
     diff.diff,
     env.env,
 ):

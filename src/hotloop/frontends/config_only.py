@@ -5,6 +5,7 @@ of their shapes. The tensors have types and no bytes: who reads them gets zeros.
 """
 
 import json
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
@@ -12,13 +13,17 @@ from types import MappingProxyType
 import numpy as np
 
 from hotloop.frontends.checkpoint_shapes import checkpoint_shapes
+from hotloop.frontends.decoder import Decoder
 from hotloop.frontends.hf_folder import read_json
 from hotloop.frontends.model_file import ModelFile, WeightData
+from hotloop.frontends.models import decoder
 from hotloop.ir.types import FORMATS, Format, TensorType
 from hotloop.util.errors import ModelFileError, UnsupportedError
 
 #: `torch_dtype` → the format that weights are stored in.
 _DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+#: Formats that no weight is stored in.
+_NO_WEIGHTS = ("i32", "control", "q8")
 
 
 def bundled() -> tuple[str, ...]:
@@ -27,28 +32,41 @@ def bundled() -> tuple[str, ...]:
     return tuple(sorted(f.name.removesuffix(".json") for f in files.iterdir()))
 
 
-def open_bundled(name: str, weights: str | None = None) -> ModelFile:
+def open_bundled(name: str, weights: str | None = None) -> Decoder:
     """The bundled model `name`, its matrices stored as `weights` (None: as published)."""
     text = (resources.files("hotloop.frontends") / "configs" / f"{name}.json").read_text("utf-8")
     return _without_weights(Path(name), json.loads(text), weights)
 
 
-def open_config(path: Path, weights: str | None = None) -> ModelFile:
+def open_config(path: Path, weights: str | None = None) -> Decoder:
     """The model of a `config.json`; raises `ModelFileError` where that does not describe one."""
     return _without_weights(path, read_json(path), weights)
 
 
-def _without_weights(path: Path, config: dict[str, object], weights: str | None) -> ModelFile:
+def _without_weights(path: Path, config: dict[str, object], weights: str | None) -> Decoder:
+    """The decoder of a config.
+
+    Its family sees bf16, which every adaptation of tensors takes, and what it makes of them gets
+    its format afterwards.
+    """
     architecture = config.get("model_type")
     if not isinstance(architecture, str):
         raise ModelFileError(f"{path} does not name its architecture (model_type).")
     file = ModelFile(path, architecture, MappingProxyType(config), {})
-    matrices = _format(weights or _published_format(file), path)
-    tensors = {
-        name: _empty(name, matrices if len(shape) > 1 else FORMATS["f32"], shape)
-        for name, shape in checkpoint_shapes(file).items()
-    }
-    return ModelFile(path, architecture, file.metadata, MappingProxyType(tensors))
+    format = _format(weights or _published_format(file), path)
+    shapes = checkpoint_shapes(file)
+    tensors = {name: _empty(name, FORMATS["bf16"], shape) for name, shape in shapes.items()}
+    made = decoder(replace(file, tensors=MappingProxyType(tensors)))
+    only_experts = weights is None and format.name == "mxfp4"  # what gpt-oss stores so
+    return replace(
+        made,
+        tensors={
+            name: _empty(name, format, weight.type.shape)
+            if len(weight.type.shape) > (2 if only_experts else 1)
+            else weight
+            for name, weight in made.tensors.items()
+        },
+    )
 
 
 def _published_format(file: ModelFile) -> str:
@@ -62,8 +80,8 @@ def _published_format(file: ModelFile) -> str:
 
 def _format(name: str, path: Path) -> Format:
     format = FORMATS.get(name)
-    if format is None or name in ("i32", "control", "q8"):
-        known = ", ".join(n for n in FORMATS if n not in ("i32", "control", "q8"))
+    if format is None or name in _NO_WEIGHTS:
+        known = ", ".join(n for n in FORMATS if n not in _NO_WEIGHTS)
         raise UnsupportedError(
             f"{path} stores its weights as {name}, which hotloop does not have; predict it with "
             f"another format, --weights {known}."
@@ -72,8 +90,6 @@ def _format(name: str, path: Path) -> Format:
 
 
 def _empty(name: str, format: Format, shape: tuple[int, ...]) -> WeightData:
-    """A tensor whose bytes are all the same zero."""
-    if shape[-1] % format.block:
-        format = FORMATS["bf16"]
-    type = TensorType(format, shape)
+    """A tensor whose bytes are all the same zero; bf16 where its rows are not whole blocks."""
+    type = TensorType(format if shape[-1] % format.block == 0 else FORMATS["bf16"], shape)
     return WeightData(name, type, np.broadcast_to(np.zeros(1, np.uint8), (type.nbytes,)))

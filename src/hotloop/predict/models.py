@@ -19,10 +19,10 @@ def open_shapes(name: str, weights: str | None = None) -> Decoder:
     configs allow. Raises `UsageError` for a name that is none of these.
     """
     if name in bundled():
-        return decoder(open_bundled(name, weights))
+        return open_bundled(name, weights)
     path = Path(name)
     if path.suffix == ".json":
-        return decoder(open_config(path, weights))
+        return open_config(path, weights)
     if weights is not None:
         raise UsageError(
             f"--weights {weights} needs a model that has none of its own: a bundled config or a "

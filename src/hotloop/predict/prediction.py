@@ -34,7 +34,7 @@ class Programs:
     def __init__(self, decoder: Decoder, context: int, cores: int = 1) -> None:
         self.decoder = decoder
         self.context = context
-        self._machine = Machine(decoder.name if hasattr(decoder, "name") else "model", cores)
+        self._machine = Machine(decoder.name, cores)
         self._programs: dict[str, Program] = {}
 
     @cached_property
