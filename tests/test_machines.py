@@ -7,7 +7,7 @@ import pytest
 
 from hotloop.cli.main import main
 from hotloop.machine.hardware import FIELDS
-from hotloop.machine.load import find, from_toml, shipped
+from hotloop.machine.load import find, from_toml, shipped, to_toml
 from hotloop.machine.quantity import UNITS, parse, show
 from hotloop.util.errors import MachineError, UsageError
 
@@ -131,6 +131,20 @@ def test_names_that_are_none(tmp_path: Path) -> None:
         find(str(tmp_path / "binary.toml"))
 
 
+@pytest.mark.parametrize("name", shipped())
+def test_machines_are_written_as_they_are_read(name: str) -> None:
+    machine = find(name)
+    again = from_toml(to_toml(machine), name)
+    assert (again.name, again.title, again.kind) == (machine.name, machine.title, machine.kind)
+    assert again.quantities.keys() == machine.quantities.keys()
+    for key, quantity in machine.quantities.items():
+        assert again.quantities[key].source == quantity.source
+        assert again.quantities[key].value == pytest.approx(quantity.value, rel=1e-3)
+        assert again.quantities[key].uncertain == quantity.uncertain
+        if quantity.low is not None:
+            assert again.quantities[key].low == pytest.approx(quantity.low, rel=1e-3)
+
+
 def test_what_if() -> None:
     machine = find("sn40l-x16").with_settings({"memory_bandwidth": "1.8 TB/s"})
     assert machine["memory_bandwidth"] == 1.8e12
@@ -151,5 +165,7 @@ def test_the_command_lists_and_shows(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["machines", "dgx-h100", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert values["quantities"]["start"]["value"] == pytest.approx(1.3e-6)
+    assert main(["machines", "dgx-h100", "--refresh"]) == 2
+    assert "--refresh goes with host" in capsys.readouterr().err
     assert main(["machines", "dgx"]) == 2
     assert "error: no machine is called 'dgx'" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from hotloop.util.errors import CacheError
 app = typer.Typer(help="Show or empty the folder of pulled models and compiled code.")
 
 #: What hotloop writes under the cache folder, which may hold other things, too.
-CODE = ("code/*.o", "code/*.part")
+CODE = ("code/*.o", "code/*.part", "machines/host-*")
 MODELS = ("models/*.gguf", "models/pulling-*/**/*", "models/hub/**/*")
 
 

@@ -7,9 +7,11 @@ import typer
 
 from hotloop.cli import options
 from hotloop.cli.console import stdout
+from hotloop.cli.progress import progress_bar
 from hotloop.machine.hardware import FIELDS, Hardware
 from hotloop.machine.load import find, shipped
 from hotloop.machine.quantity import Quantity, show
+from hotloop.util.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,21 +22,35 @@ def machines(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="A machine of the list, or the path of a TOML file that describes one.",
+            help="A machine of the list, host, or the path of a TOML file that describes one.",
             show_default=False,
         ),
     ] = None,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="With host: probe this machine again.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """List the machines that hotloop predict knows, or show all that is known of one."""
+    """List the machines that hotloop predict knows, or show all that is known of one.
+
+    The numbers of host are probed when first asked for, and kept for a day.
+    """
+    from hotloop.predict.host import HOST, find_machine, known_host
+
+    if refresh and name != HOST:
+        raise UsageError("--refresh goes with host: hotloop machines host --refresh.")
     if name is None:
-        found = [find(each) for each in shipped()]
+        known = known_host()
+        found = [*([known] if known else []), *(find(each) for each in shipped())]
         if as_json:
             print(json.dumps([_values(each) for each in found], indent=2, ensure_ascii=False))
         else:
             stdout().print(_list(found))
+            if known is None:
+                stdout().print("\nhost: this machine, not probed yet (hotloop machines host).")
         return
-    machine = find(name)
+    with progress_bar() as progress:
+        machine = find_machine(name, refresh=refresh, progress=progress)
     if as_json:
         print(json.dumps(_values(machine), indent=2, ensure_ascii=False))
         return

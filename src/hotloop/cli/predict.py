@@ -1,12 +1,15 @@
 """hotloop predict: how fast a model would be on a machine."""
 
 import json
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from hotloop.cli import options
 from hotloop.cli.console import stdout
+from hotloop.cli.files import write_text
+from hotloop.cli.progress import progress_bar
 from hotloop.util.errors import UsageError
 
 
@@ -26,6 +29,7 @@ def predict(
         int, typer.Option("-c", "--context", min=1, help="Positions that a token attends to.")
     ] = 4096,
     batch: Annotated[int, typer.Option("-b", "--batch", min=1, help="Sequences at once.")] = 1,
+    threads: options.Threads = None,
     weights: Annotated[
         str | None,
         typer.Option("--weights", metavar="FORMAT", help="Store a config's matrices like this."),
@@ -53,29 +57,45 @@ def predict(
         float,
         typer.Option("--acceptance", min=0.0, max=1.0, help="With --draft: part that is right."),
     ] = 0.8,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Write a step as a trace for Perfetto.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Predict a token's time on a machine, without the machine and without the weights."""
     from hotloop.backends.dataflow.simulate import Mode
-    from hotloop.machine.load import find
     from hotloop.predict import prediction, table
+    from hotloop.predict.host import find_machine
     from hotloop.predict.models import open_shapes
+    from hotloop.report.simulated import timeline_trace
 
-    hardware = find(machine).with_settings(_settings(what_if or []))
+    with progress_bar() as progress:
+        found = find_machine(machine, progress=progress)
+    hardware = found.with_settings(_settings(what_if or []))
     mode = Mode(software=orchestration == "software")
-    programs = prediction.Programs(open_shapes(model, weights), context)
+    team = prediction.team(hardware, threads)
+    programs = prediction.Programs(open_shapes(model, weights), context, team)
     values: dict[str, object] = {}
     if draft is None:
         predicted = prediction.predict(
             programs, hardware, batch=batch, schedule=schedule, mode=mode
         )
     else:
-        small = prediction.Programs(open_shapes(draft, weights), context)
+        small = prediction.Programs(open_shapes(draft, weights), context, team)
         speculation = prediction.Speculation(draft_tokens, acceptance)
         tok_s, predicted = prediction.predict_speculative(
             programs, small, speculation, hardware, batch=batch, mode=mode
         )
         values = {"speculative_tok_s": tok_s, "speculative_speedup": tok_s / predicted.tok_s}
+    if trace is not None:
+        step = prediction.recorded(programs, hardware, predicted, mode)
+        write_text(trace, json.dumps(timeline_trace(step, f"{predicted.model} on {machine}")))
     if as_json:
         print(json.dumps(predicted.to_json() | values, indent=2))
         return

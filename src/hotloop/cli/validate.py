@@ -1,13 +1,18 @@
 """hotloop validate: published numbers of machines next to what hotloop predicts."""
 
 import json
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hotloop.cli import options
 from hotloop.cli.console import stdout
 from hotloop.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def validate(
@@ -18,23 +23,77 @@ def validate(
             help="Vary each uncertain input, too; takes a minute.",
         ),
     ] = True,
+    measure: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--measure",
+            metavar="MODEL",
+            help="Instead, measure this model here (repeatable); the first sets the costs.",
+            show_default=False,
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="With --measure: how often.")] = 7,
     as_json: options.Json = False,
 ) -> None:
-    """Compare published numbers with predicted ones, and say what each depends on."""
-    from rich import box
-    from rich.table import Table
+    """Compare published numbers with predicted ones, and say what each depends on.
 
+    With --measure, the predicted time of every rung on this machine with the measured one.
+    """
     from hotloop.predict import validation
 
+    if measure:
+        _measure(measure, rounds, as_json)
+        return
     with progress_bar() as progress:
         results = validation.validate(sensitivity=sensitivity, progress=progress)
     if as_json:
         print(json.dumps([result.to_json() for result in results], indent=2, ensure_ascii=False))
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in validation.COLUMNS:
-        numbers = column in ("published", "simulated", "error")
-        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
+    table = _table(validation.COLUMNS, ("published", "simulated", "error"))
     for result in results:
         table.add_row(*validation.cells(result))
     stdout().print(table)
+
+
+def _measure(models: list[str], rounds: int, as_json: bool) -> None:
+    from hotloop.bench.predicted import errors, hold
+    from hotloop.machine.host import available_threads
+
+    threads = sorted({1, available_threads()})
+    with progress_bar() as progress:
+        outcomes = hold(models, threads, rounds, progress)
+    median, largest = errors(outcomes)
+    if as_json:
+        values = {
+            "median_error": median,
+            "largest_error": largest,
+            "outcomes": [asdict(each) | {"error": each.error} for each in outcomes],
+        }
+        print(json.dumps(values, indent=2))
+        return
+    columns = ("model", "threads", "position", "rung", "measured ms", "predicted ms", "error", "")
+    table = _table(columns, columns[1:3] + columns[4:7])
+    for each in outcomes:
+        point = each.point
+        table.add_row(
+            point.model,
+            str(point.threads),
+            f"{point.position:,}",
+            each.rung,
+            f"{each.measured:.2f}",
+            f"{each.predicted:.2f}",
+            f"{each.error:+.0%}",
+            "fitted" if each.fitted else "held out",
+        )
+    stdout().print(table)
+    stdout().print(f"\nHeld out: median error {median:.0%}, largest {largest:.0%}.")
+
+
+def _table(columns: Sequence[str], numbers: Sequence[str]) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return table

@@ -60,6 +60,8 @@ FIELDS: Mapping[str, Field] = {
     "program_load": Field("time", "configure the units for another kernel", _ONLY_DATAFLOW),
     "argument_load": Field("time", "hand over the addresses of a call", _ONLY_DATAFLOW),
     "start": Field("time", "start a call, and learn that it has ended", _ALL, by_threads=True),
+    "start_short": Field("time", "the same for a call as short as an op", (), _CPU,
+                         by_threads=True),
     "start_spinning": Field("time", "the same where threads spin", (), _CPU, by_threads=True),
     "host_call": Field("time", "the host's part of a call that it issues itself", _CHIPS),
     "fill": Field("time", "fill and drain of a kernel's pipeline", _CHIPS),

@@ -16,6 +16,7 @@ A field that depends on the number of threads has a section for each: `[memory_b
 """
 
 import difflib
+import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -23,7 +24,7 @@ from importlib import resources
 from pathlib import Path
 
 from hotloop.machine.hardware import FIELDS, KINDS, Field, Hardware, Kind
-from hotloop.machine.quantity import BASES, Quantity, parse
+from hotloop.machine.quantity import BASES, Quantity, parse, show
 from hotloop.util.errors import MachineError, UsageError
 
 _TEXTS = ("name", "title", "kind", "base", "note")
@@ -198,3 +199,22 @@ def _unknown(key: str, known: list[str] | tuple[str, ...]) -> str:
     close = difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}."
     return f"there is no key {key!r:.40}; {hint}"
+
+
+def to_toml(hardware: Hardware) -> str:
+    """The machine as a file that `from_toml` reads; numbers to four digits."""
+    lines = [f"{key} = {_quoted(getattr(hardware, key))}" for key in ("name", "title", "kind")]
+    if hardware.note:
+        lines.append(f"note = {_quoted(hardware.note)}")
+    for name, quantity in hardware.quantities.items():
+        lines += ["", f"[{name}]", f"value = {_quoted(str(quantity))}"]
+        if quantity.low is not None and quantity.high is not None:
+            ends = (show(end, quantity.dimension) for end in (quantity.low, quantity.high))
+            lines.append(f"range = [{', '.join(map(_quoted, ends))}]")
+        lines += [f"basis = {_quoted(quantity.basis)}", f"source = {_quoted(quantity.source)}"]
+    return "\n".join([*lines, ""])
+
+
+def _quoted(text: str) -> str:
+    """A TOML basic string; JSON's escapes are TOML's."""
+    return json.dumps(text, ensure_ascii=False)

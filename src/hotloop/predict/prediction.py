@@ -19,6 +19,7 @@ from hotloop.ir.verify import verify
 from hotloop.machine.hardware import Hardware
 from hotloop.machine.machine import Machine
 from hotloop.passes.library import library
+from hotloop.predict.cpu import costs_of, shape
 from hotloop.report.counts import count
 from hotloop.util.errors import OutOfMemoryError, UsageError
 
@@ -26,14 +27,20 @@ from hotloop.util.errors import OutOfMemoryError, UsageError
 SCHEDULES = {"gpu": "library", "dataflow": "looped", "cpu": "tokens"}
 #: Tokens that a generation in one launch is averaged over.
 TOKENS = 4
+#: Tokens of a generation that a CPU makes in one launch.
+GENERATION = 64
 
 
 class Programs:
-    """The programs of a model's decode step: one for each schedule, made when first asked for."""
+    """The programs of a model's decode step: one for each schedule, made when first asked for.
+
+    `cores` are the threads of a CPU's team.
+    """
 
     def __init__(self, decoder: Decoder, context: int, cores: int = 1) -> None:
         self.decoder = decoder
         self.context = context
+        self.cores = cores
         self._machine = Machine(decoder.name, cores)
         self._programs: dict[str, Program] = {}
 
@@ -160,10 +167,42 @@ def timeline(
     *,
     record: bool = False,
 ) -> Timeline:
-    """A step of one schedule; bytes and seconds are per step, also where a launch makes several."""
+    """A step of one schedule; bytes and seconds are per step, also where a launch makes several.
+
+    A CPU's step has no spans: its time is a sum (`hotloop.predict.cpu`).
+    """
+    if hardware.kind == "cpu":
+        return _cpu_step(programs, hardware, load, schedule)
     steps = TOKENS if schedule == "tokens" else 1
     run = simulate(programs[schedule], hardware, load, mode, steps=steps, record=record)
     return replace(run, streamed=run.streamed / steps)
+
+
+def _cpu_step(programs: Programs, hardware: Hardware, load: Workload, schedule: str) -> Timeline:
+    found = shape(programs[schedule], load)
+    costs = costs_of(hardware, programs.cores, found.nbytes)
+    per_step = 1 / GENERATION if schedule == "tokens" else 1.0
+    seconds = found.seconds(costs, per_step)
+    return Timeline(seconds, len(found.launches), found.nbytes, (), ())
+
+
+def team(hardware: Hardware, threads: int | None) -> int:
+    """The threads that share the work of a CPU; raises `UsageError` for more than it has."""
+    cores = int(hardware.get("cores", 1))
+    if threads is not None and threads > cores:
+        raise UsageError(f"{hardware.name} has {cores} cores, not {threads}; give fewer threads.")
+    return threads or cores
+
+
+def recorded(
+    programs: Programs, hardware: Hardware, prediction: Prediction, mode: Mode | None = None
+) -> Timeline:
+    """The step of a prediction again, with what was busy when."""
+    load = Workload(prediction.context, prediction.batch)
+    if hardware.kind == "cpu":
+        raise UsageError(f"the time of {hardware.name} is a sum, which has no trace to write.")
+    mode = replace(mode or Mode(), spilled=prediction.spilled)
+    return timeline(programs, hardware, load, prediction.schedule, mode, record=True)
 
 
 def spilled(programs: Programs, hardware: Hardware, load: Workload) -> float:
