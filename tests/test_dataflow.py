@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Any
 
@@ -13,13 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.backends.dataflow import values
-from hotloop.backends.dataflow.simulate import PLAIN, Mode, Timeline, simulate
+from hotloop.backends.dataflow.simulate import (
+    PLAIN,
+    TILE_BYTES,
+    TILES,
+    Mode,
+    Timeline,
+    simulate,
+)
 from hotloop.backends.dataflow.work import Workload
 from hotloop.compiler import compile_graph
 from hotloop.frontends.config_only import open_bundled
 from hotloop.frontends.decoder import Step
+from hotloop.ir.builder import GraphBuilder
 from hotloop.ir.interp import run_graph
 from hotloop.ir.program import Program
+from hotloop.ir.types import tensor
 from hotloop.ir.verify import verify
 from hotloop.machine.hardware import Hardware
 from hotloop.machine.load import find, shipped
@@ -253,3 +263,80 @@ def test_405b_is_streamed_tile_by_tile() -> None:
     assert timeline.streamed / timeline.seconds > 0.95 * (
         machine["memory_bandwidth"] * machine["memory_share"]
     )
+
+
+# The clock ---------------------------------------------------------------------------------------
+
+
+def events(
+    tiles: list[tuple[float, float]], room: float, bandwidth: float, latency: float, begin: float
+) -> float:
+    """When the last tile is computed, by a queue of events: an independent clock.
+
+    `tiles` are (bytes, seconds to compute); memory sends them in order as long as there is room,
+    one unit computes them in order, and a tile that is computed makes room.
+    """
+    queue: list[tuple[float, int, str, int]] = []
+    arrived, counter, end = set(), 0, begin
+    sending, working, next_sent, next_done = False, False, 0, 0
+
+    def at(when: float, what: str, tile: int) -> None:
+        nonlocal counter
+        counter += 1
+        heappush(queue, (when, counter, what, tile))
+
+    at(begin, "begin", 0)
+    while queue:
+        now, _, what, tile = heappop(queue)
+        if what == "sent":
+            sending = False
+            at(now + latency, "arrived", tile)
+        elif what == "arrived":
+            arrived.add(tile)
+        elif what == "done":
+            working, end, room = False, now, room + tiles[tile][0]
+        if not sending and next_sent < len(tiles) and tiles[next_sent][0] <= room:
+            room -= tiles[next_sent][0]
+            sending = True
+            at(now + tiles[next_sent][0] / bandwidth, "sent", next_sent)
+            next_sent += 1
+        if not working and next_done in arrived:
+            working = True
+            at(now + tiles[next_done][1], "done", next_done)
+            next_done += 1
+    assert next_done == len(tiles)
+    return end
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    layers=st.integers(1, 6),
+    width=st.sampled_from((64, 128, 256, 512)),
+    room=st.floats(1, 40),
+    bandwidth=st.floats(1e8, 1e11),
+    onchip=st.floats(1e8, 1e11),
+    latency=st.floats(0, 1e-4),
+)
+def test_the_clock_is_that_of_a_queue_of_events(
+    layers: int, width: int, room: float, bandwidth: float, onchip: float, latency: float
+) -> None:
+    g = GraphBuilder("chain")
+    x = g.input("x", tensor("f32", 1, width))
+    for i in range(layers):
+        weight = g.weight(f"blk.{i}.w", tensor("f32", width, width))
+        with g.scope(f"blk.{i}"):
+            x = g.linear(x, weight, "y")
+    chain = compile_graph(g.build((x,)), Machine("test", 1), "looped").program
+    nbytes = width * width * 4
+    count = min(TILES, max(1, -(-nbytes // TILE_BYTES)))
+    machine = find("sn40l-x16").with_values(
+        sockets=1, memory_bandwidth=bandwidth, memory_share=1, memory_latency=latency,
+        onchip_size=max(1.0, room) * nbytes / count, onchip_bandwidth=onchip, stage_sync=0,
+        compute=1e30, token=0,
+    )  # fmt: skip
+    run_ = simulate(chain, machine, Workload(1))
+    begin = machine["argument_load"] + machine["start"] + machine["fill"]
+    seconds = (nbytes + 2 * width * 4) / onchip / count
+    tiles = [(nbytes / count, seconds)] * (count * layers)
+    expected = events(tiles, machine["onchip_size"] * (1 + 1e-12), bandwidth, latency, begin)
+    assert run_.executed[-1][1] == pytest.approx(expected, rel=1e-9)
