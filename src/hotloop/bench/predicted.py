@@ -20,7 +20,7 @@ from hotloop.compiler import SCHEDULES
 from hotloop.predict.cpu import fit, shape
 from hotloop.util.errors import UsageError
 
-SHORT, LONG = 16, 1024
+SHORT, LONG = 16, 512
 #: Tokens of a measurement: enough for some 50 ms, and for a generation's launch to be shared.
 LEAST_TOKENS, MOST_TOKENS = 4, 16
 SECONDS = 0.05
