@@ -112,15 +112,13 @@ def _stations(names: Sequence[str], threads: Sequence[int], stack: ExitStack) ->
     for name in names:
         for count in threads:
             base = stack.enter_context(load(name, threads=count, context=LONG + 2 * MOST_TOKENS))
-            models = {
-                rung: base if rung == base.schedule else base.with_schedule(rung)
-                for rung in SCHEDULES
-            }
             team = Team(count)
             stack.callback(team.close)
             nbytes = shape(base.program, Workload(SHORT)).nbytes
             probe = ReadProbe(int(nbytes), team)
             for position in (SHORT, LONG):
+                # Models of its own: each keeps its prompt in its cache from round to round.
+                models = {rung: base.with_schedule(rung) for rung in SCHEDULES}
                 yield _Station(Point(base.path.name, count, position), models, probe)
 
 
