@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hotloop.backends.dataflow.work import Workload, kernel_work
-from hotloop.ir.program import Call, Item, Program
+from hotloop.ir.program import Item, Program
+from hotloop.ir.types import TensorType
 from hotloop.machine.hardware import Hardware
 from hotloop.report.counts import executed
 
@@ -77,28 +78,28 @@ class Shape:
 
 def shape(program: Program, load: Workload) -> Shape:
     """The shape of one step of `program`."""
-    weights = frozenset(value.name for value in program.weights)
+    weights = {value.name: value.type for value in program.weights}
     if program.launch == "program":
         return Shape((_counted(program.body, weights, load),))
     return Shape(tuple(_counted((item,), weights, load) for item in program.body))
 
 
-def _counted(body: tuple[Item, ...], weights: frozenset[str], load: Workload) -> tuple[float, int]:
+def _counted(
+    body: tuple[Item, ...], weights: Mapping[str, TensorType], load: Workload
+) -> tuple[float, int]:
+    """Bytes and stages of one pass through a body."""
     nbytes, stages = 0.0, 0
-    known: dict[tuple[object, frozenset[str]], tuple[float, int]] = {}
+    known: dict[tuple[object, ...], float] = {}
     for call, args in executed(body, {}):
         params = (param.name for param in call.kernel.params)
-        held = frozenset(n for n, arg in zip(params, args, strict=True) if arg in weights)
-        key = (call.kernel, held)
+        held = {n: weights[arg] for n, arg in zip(params, args, strict=True) if arg in weights}
+        key = (call.kernel, tuple(held.items()))
         if key not in known:
-            known[key] = _call(call, held, load)
-        nbytes, stages = nbytes + known[key][0], stages + known[key][1]
+            work, _ = kernel_work(call.kernel, held, frozenset(), 1, load)
+            known[key] = sum(part.streamed for part in work)
+        nbytes += known[key]
+        stages += len(call.kernel.stages)
     return nbytes, stages
-
-
-def _call(call: Call, weights: frozenset[str], load: Workload) -> tuple[float, int]:
-    work, _ = kernel_work(call.kernel, weights, frozenset(), 1, load)
-    return sum(part.streamed for part in work), len(call.kernel.stages)
 
 
 def fit(measured: Mapping[str, float], shapes: Mapping[str, Shape]) -> Costs:

@@ -139,7 +139,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         h = self.hardware
-        self.weights = frozenset(value.name for value in self.program.weights)
+        self.weights = {value.name: value.type for value in self.program.weights}
         self.sockets = int(h["sockets"])
         self.bandwidth = h["memory_bandwidth"] * h["memory_share"]
         self.second = h.get("second_bandwidth")
@@ -238,9 +238,10 @@ class _Run:
     def of(
         self, kernel: Kernel, args: Mapping[str, str]
     ) -> tuple[tuple[Work, ...], frozenset[str]]:
-        weights = frozenset(name for name, outside in args.items() if outside in self.weights)
+        stored = self.weights
+        weights = {name: stored[outside] for name, outside in args.items() if outside in stored}
         split = frozenset(name for name, outside in args.items() if outside in self.split)
-        key = (kernel, weights, split)
+        key = (kernel, tuple(weights.items()), split)
         if key not in self.work:
             self.work[key] = kernel_work(kernel, weights, split, self.sockets, self.load)
         return self.work[key]

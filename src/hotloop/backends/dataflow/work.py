@@ -64,19 +64,21 @@ class Work:
 
 def kernel_work(
     kernel: Kernel,
-    weights: frozenset[str],
+    weights: Mapping[str, TensorType],
     split: frozenset[str],
     sockets: int,
     load: Workload,
 ) -> tuple[tuple[Work, ...], frozenset[str]]:
     """The work of a call, op by op, and which of the kernel's results are split.
 
-    `weights` are the params that hold weights, `split` those that hold split values.
+    `weights` are the params that hold weights, with the types that those have; `split` the params
+    that hold split values.
     """
     layout = set(split)
+    types = {**kernel.types, **weights}
     work = []
     for op in kernel.ops:
-        made, halves = _op_work(op, kernel.types, weights, layout, sockets, load)
+        made, halves = _op_work(op, types, weights, layout, sockets, load)
         work.append(made)
         if halves and op.result:
             layout.add(op.result.name)
@@ -86,7 +88,7 @@ def kernel_work(
 def _op_work(
     op: Op,
     types: Mapping[str, TensorType],
-    weights: frozenset[str],
+    weights: Mapping[str, TensorType],
     layout: set[str],
     sockets: int,
     load: Workload,
