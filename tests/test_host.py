@@ -63,3 +63,9 @@ def test_arenas_start_on_a_big_page_and_at_zero() -> None:
     assert arena.address % (2 << 20) == 0
     assert len(arena.data) == 12345
     assert not arena.data.any()
+
+
+def test_tiles_are_asked_for_on_linux_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert host.may_use_tiles() == host.may_use_tiles(), "asking twice changes nothing"
+    monkeypatch.setattr(host.sys, "platform", "darwin")
+    assert not host.may_use_tiles()

@@ -27,6 +27,7 @@ from hotloop.lang import Module, Target
 from hotloop.lang.target import (
     AARCH64,
     AARCH64_DOT,
+    AMX,
     AVX2,
     AVX512_VNNI,
     AVX_VNNI,
@@ -156,7 +157,15 @@ def runs_here(target: Target) -> bool:
 
 @pytest.mark.parametrize(
     ("rows", "columns", "tokens", "count"),
-    [(40, 288, 1, 1), (40, 288, 21, 21), (16, 64, 16, 8), (24, 224, 16, 13), (9, 256, 9, 5)],
+    [
+        (40, 288, 1, 1),
+        (40, 288, 35, 35),
+        (40, 32, 35, 17),
+        (16, 64, 16, 8),
+        (24, 224, 16, 16),
+        (24, 224, 16, 13),
+        (9, 256, 9, 5),
+    ],
 )
 @pytest.mark.parametrize("format_name", BLOCKS)
 def test_every_instruction_set_gives_the_same_bits(
@@ -166,7 +175,7 @@ def test_every_instruction_set_gives_the_same_bits(
     weight = tensor(format_name, rows, columns)
     scales = np.random.default_rng(4).uniform(0.001, 0.02, (tokens, columns // 32))
     x, _ = activation("q8", some_quants(tokens, columns), scales.astype(np.float32))
-    targets = (*TARGETS, *filter(runs_here, (AVX2, AVX_VNNI, AVX512_VNNI)))
+    targets = (*TARGETS, *filter(runs_here, (AVX2, AVX_VNNI, AVX512_VNNI, AMX)))
     spec = linear_spec("q8", weight, tokens)
     operands = [x, packed(real_weight(weight), weight)]
     compute(spec, operands, count, grain=8, targets=targets)
@@ -203,6 +212,7 @@ def test_avx2_runs_from_registers(format_name: str) -> None:
     [
         (AVX_VNNI, "vpdpbusd.*ymm"),
         (AVX512_VNNI, r"vpdpbusd.*\{1to16\}, %zmm"),
+        (AMX, r"tilezero.*\n\ttdpb(su|ss)d\b.*\n\ttilestored"),
         (AARCH64_DOT, r"ld1r(.*\n)+\tsdot"),
     ],
 )

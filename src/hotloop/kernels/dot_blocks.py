@@ -131,7 +131,7 @@ def _dot_block(
     return _dot_nibbles_in_pairs(quants, columns)
 
 
-def _nibbles(quants: list[Pointer]) -> Iterator[tuple[int, Value]]:
+def nibbles(quants: list[Pointer]) -> Iterator[tuple[int, Value]]:
     """A block's 4-bit weights, four columns from the given one on to a lane, as unsigned bytes."""
     for vector in range(4):
         both = load_side_by_side(quants, vector * 32, 32)
@@ -143,13 +143,13 @@ def _dot_nibbles(quants: list[Pointer], tokens: list[Pointer]) -> list[Value]:
     rows = GROUP * len(quants)
     sums = [zeros(i32 * rows) for _ in tokens]
     signed = current().module.target.dotprod  # 0 … 15 are the same either way
-    for column, nibbles in _nibbles(quants):
+    for column, q in nibbles(quants):
         for t, x in enumerate(tokens):
             p = _four_columns(x, column, rows)
             if signed:
-                sums[t] = dot4_signed(nibbles.to(i8), p, sums[t])
+                sums[t] = dot4_signed(q.to(i8), p, sums[t])
             else:
-                sums[t] = dot4(nibbles, p, sums[t])
+                sums[t] = dot4(q, p, sums[t])
     return sums
 
 
@@ -161,9 +161,9 @@ def _dot_nibbles_in_pairs(quants: list[Pointer], tokens: list[Pointer]) -> list[
     """
     rows = GROUP * len(quants)
     sums = [zeros(i16 * (2 * rows)) for _ in tokens]
-    for column, nibbles in _nibbles(quants):
+    for column, q in nibbles(quants):
         for t, x in enumerate(tokens):
-            sums[t] = sums[t] + dot2(nibbles, _four_columns(x, column, rows))
+            sums[t] = sums[t] + dot2(q, _four_columns(x, column, rows))
     return [add_pairs(total) for total in sums]
 
 

@@ -18,19 +18,26 @@ from hotloop.kernels.dot_blocks import (
 )
 from hotloop.kernels.dot_plain import dot_plain
 from hotloop.kernels.dot_records import dot_records_f32, dot_records_q8, parts_of_row
+from hotloop.kernels.dot_tiles import REGISTERS, ROWS, TOKENS, Panel, dot_tiles_q8, fits_tiles
 from hotloop.kernels.pack import BLOCK, group_bytes
 from hotloop.kernels.records import RECORDS
 from hotloop.kernels.stream import share_of
-from hotloop.kernels.tile import OpSpec, Tile, kernel, q8_stride, row_stride
-from hotloop.lang import Pointer, Value, current, f32, i32, if_else, loop, minimum
+from hotloop.kernels.tile import OpSpec, Tile, kernel, q8_stride, round_up, row_stride
+from hotloop.lang import Pointer, Value, constant, current, f32, i32, i64, if_else, loop, minimum
+from hotloop.lang.tiles import tile_registers
 
 
 def _scratch(spec: OpSpec) -> int:
-    """i32[T, K / 32], for the offsets that some targets want."""
+    """i32[T, K / 32], for the offsets that some targets want, then a panel, which others want."""
     x, weight = spec.operands
+    panel = Panel.nbytes(x.shape[0]) if x.shape[0] >= TOKENS and fits_tiles(x, weight) else 0
+    return _offset_bytes(x, weight) + panel
+
+
+def _offset_bytes(x: TensorType, weight: TensorType) -> int:
     if (x.format.name, weight.format.name) != ("q8", "q8_0") or x.shape[0] == 1:
         return 0
-    return x.shape[0] * x.shape[1] // BLOCK * 4
+    return round_up(x.shape[0] * x.shape[1] // BLOCK * 4, 64)
 
 
 @kernel("linear", scratch=_scratch)
@@ -43,7 +50,10 @@ def linear(tile: Tile) -> None:
 def _block_sizes(x: TensorType, weight: TensorType) -> tuple[int, ...]:
     """How many tokens the registers hold, the largest block first."""
     if weight.format.quantised and x.format.name == "q8":
-        return (8, 4, 1) if current().module.target.vnni512 else (4, 1)
+        target = current().module.target
+        if target.amx and fits_tiles(x, weight):
+            return (TOKENS, 8, 4, 1)
+        return (8, 4, 1) if target.vnni512 else (4, 1)
     return (2, 1)
 
 
@@ -75,6 +85,12 @@ def _all_rows(tile: Tile, block: int) -> None:
     """All rows of the tile, for blocks of as many tokens."""
     x, weight = tile.spec.operands
     first, end = tile.lo // GROUP, (tile.hi + (GROUP - 1)) // GROUP
+    if block == TOKENS:
+        paired = first + (end - first) // 2 * 2
+        with tile_registers(REGISTERS):
+            for group in loop(paired, first, step=2):
+                _panel(tile, group)
+        first, block = paired, 8
     if block > 1 and x.format.name == "q8":
         if wants_offsets(weight):
             for token in loop(tile.count):
@@ -100,6 +116,22 @@ def _group(tile: Tile, group: Value, count: int, block: int) -> None:
         tokens = [first + t for t in range(block)]
         for token, sums in zip(tokens, _dots(tile, groups, tokens, start // block), strict=True):
             y.store(sums, token * stride + group * GROUP)
+
+
+def _panel(tile: Tile, group: Value) -> None:
+    """The rows of two groups, for all tokens."""
+    x, weight = tile.spec.operands
+    assert tile.result is not None
+    y, stride, nbytes = tile.result.cast(f32), row_stride(weight.shape[0]), group_bytes(weight)
+    groups = [tile.operands[1].at((group + i) * nbytes) for i in range(2)]
+    panel = Panel(tile.scratch.at(_offset_bytes(x, weight)))
+    records = _record(tile, constant(0, i64))
+    dot_tiles_q8(weight, groups, records, q8_stride(x.shape[1]), tile.count, panel)
+    for start in loop(tile.count, step=TOKENS):
+        first = minimum(start, tile.count - TOKENS)
+        for t in range(TOKENS):
+            values = panel.totals(start).load(t * ROWS, lanes=ROWS)
+            y.store(values, (first + t) * stride + group * GROUP)
 
 
 def _dots(tile: Tile, groups: list[Pointer], tokens: list[Value], number: Value) -> list[Value]:

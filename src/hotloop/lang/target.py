@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from functools import cache
 
+from hotloop.machine.host import may_use_tiles
+
 
 @dataclass(frozen=True)
 class Target:
@@ -26,6 +28,11 @@ class Target:
     def vnni512(self) -> bool:
         """The same on 512 bits, with the twice as many and twice as wide registers of AVX-512."""
         return {"avx512f", "avx512bw", "avx512vl", "avx512vnni"} <= self.features
+
+    @property
+    def amx(self) -> bool:
+        """Tiles of 8-bit integers, next to `vnni512`."""
+        return self.vnni512 and {"amx-tile", "amx-int8"} <= self.features
 
     @property
     def dotprod(self) -> bool:
@@ -61,6 +68,8 @@ AVX512_VNNI = Target(
     "icelake-server",
     AVX2.features | {"avx512f", "avx512bw", "avx512vl", "avx512vnni"},
 )
+#: The same with AMX.
+AMX = Target(X86_64.triple, "sapphirerapids", AVX512_VNNI.features | {"amx-tile", "amx-int8"})
 
 
 @cache
@@ -74,4 +83,6 @@ def host(portable: bool = False) -> Target:
         return Target(triple, "x86-64" if triple.startswith("x86_64") else "generic", frozenset())
     features = llvm.get_host_cpu_features()
     present = frozenset(name for name, on in features.items() if on)
+    if "amx-tile" in present and not may_use_tiles():
+        present = frozenset(name for name in present if not name.startswith("amx-"))
     return Target(triple, llvm.get_host_cpu_name(), present)

@@ -1,7 +1,9 @@
 """This host: how many threads it really lends us, and what to call it."""
 
+import ctypes
 import os
 import platform
+import sys
 from pathlib import Path
 
 from hotloop.machine.machine import Machine
@@ -40,6 +42,21 @@ def cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+#: Linux's arch_prctl on x86-64, asked for the tile data of AMX (arch/x86/include/uapi/asm/prctl.h).
+_SYS_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
+
+
+def may_use_tiles() -> bool:
+    """Ask the system to keep AMX's tile registers for the threads of this process.
+
+    A thread that uses them without is killed. What is granted is granted for good.
+    """
+    if not sys.platform.startswith("linux") or platform.machine() != "x86_64":
+        return False
+    arguments = map(ctypes.c_long, (_SYS_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA))
+    return int(ctypes.CDLL(None, use_errno=True).syscall(*arguments)) == 0
 
 
 def host(threads: int) -> Machine:

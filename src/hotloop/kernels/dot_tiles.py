@@ -1,0 +1,156 @@
+"""Products of many tokens with block weights, in AMX's tile registers.
+
+For sixteen rows, two groups, and eight blocks at a time: the weights are unpacked into bytes as
+tiles want them, once for all tokens; then, for each 16 tokens, one instruction sums a block's
+16 × 16 × 32 products. The rest is most of the time, scaling 16 × 16 integers for each block as
+`dot_blocks` does for each token, in the same order, to the same bits. While tiles are at work
+half of the vector units stand still (measured), so the two do not alternate by block but by eight,
+which is what the first-level cache holds.
+
+Sixteen tokens are the least that pay: a tile takes as long with fewer.
+"""
+
+from dataclasses import dataclass
+
+from hotloop.ir.ops import GROUP
+from hotloop.ir.types import TensorType
+from hotloop.kernels.dot_blocks import nibbles
+from hotloop.kernels.pack import BLOCK, block_layout
+from hotloop.kernels.packed import load_scales_of, load_side_by_side, quants_at
+from hotloop.lang import Pointer, Value, Var, f32, fma, i32, loop, minimum, prefetch, select
+from hotloop.lang.tiles import TileRegister
+
+FORMATS = ("q4_0", "q4_1", "q8_0")
+TOKENS = 16
+ROWS = 2 * GROUP
+BLOCKS = 8
+"""Blocks between two looks at the sums."""
+
+_LINE = 64
+_QUANTS = BLOCK * ROWS
+_SUMS = TOKENS * ROWS * 4
+
+#: Activations [16, 32], weights [32 / 4, 16 × 4], sums [16, 16].
+ACTIVATIONS = TileRegister(0, TOKENS, BLOCK)
+WEIGHTS = TileRegister(1, BLOCK // 4, 4 * ROWS)
+SUMS = TileRegister(2, TOKENS, 4 * ROWS)
+REGISTERS = (ACTIVATIONS, WEIGHTS, SUMS)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Scratch memory for the products of sixteen rows."""
+
+    memory: Pointer
+
+    def quants(self, block: Value) -> Pointer:
+        """i8|u8 [8][16][4]: byte [v][r][i] is column 4v + i of row r."""
+        return self.memory.at(block * _QUANTS)
+
+    def sums(self, block: Value) -> Pointer:
+        """i32[16 tokens, 16 rows]."""
+        return self.memory.at(block * _SUMS + BLOCKS * _QUANTS).cast(i32)
+
+    def scales(self, block: Value) -> Pointer:
+        """f32[16]; the minima follow after those of all blocks."""
+        return self.memory.at(block * _LINE + BLOCKS * (_QUANTS + _SUMS)).cast(f32)
+
+    def totals(self, token: Value) -> Pointer:
+        """f32[tokens, 16]."""
+        start = BLOCKS * (_QUANTS + _SUMS + 2 * _LINE)
+        return self.memory.at(token * _LINE + start).cast(f32)
+
+    @staticmethod
+    def nbytes(tokens: int) -> int:
+        whole = -(-tokens // TOKENS) * TOKENS
+        return BLOCKS * (_QUANTS + _SUMS + 2 * _LINE) + whole * _LINE
+
+
+def fits_tiles(x: TensorType, weight: TensorType) -> bool:
+    return x.format.name == "q8" and weight.format.name in FORMATS
+
+
+def dot_tiles_q8(
+    weight: TensorType,
+    groups: list[Pointer],
+    records: Pointer,
+    stride: int,
+    count: Value,
+    panel: Panel,
+) -> None:
+    """The rows of two packed groups with `count` q8[K] records, `stride` bytes apart.
+
+    Leaves them in the panel's totals, sixteen tokens after the other. Where the number of tokens
+    is no multiple, the last sixteen begin early enough to be whole.
+    """
+    blocks = weight.shape[1] // BLOCK
+    for start in loop(blocks, step=BLOCKS):
+        number = minimum(blocks - start, BLOCKS)
+        for block in loop(number):
+            _unpack(weight, groups, start + block, panel, block)
+        for token in loop(count, step=TOKENS):
+            first = records.at(minimum(token, count - TOKENS) * stride)
+            for block in loop(number, rolled=True):
+                ACTIVATIONS.load(first.at((start + block) * BLOCK), stride)
+                WEIGHTS.load(panel.quants(block), 4 * ROWS)
+                SUMS.clear()
+                SUMS.multiply(ACTIVATIONS, WEIGHTS, unsigned=weight.format.name != "q8_0")
+                SUMS.store(panel.sums(block), 4 * ROWS)
+            _scale(weight, first.at(weight.shape[1]), stride, panel, start, number, token)
+
+
+def _unpack(
+    weight: TensorType, groups: list[Pointer], block: Value, panel: Panel, to: Value
+) -> None:
+    """A block of the weights into the panel, its `to`-th. The next groups' is asked for."""
+    quants = [quants_at(weight, group, block) for group in groups]
+    size = block_layout(weight).nbytes // block_layout(weight).blocks
+    for group in groups:
+        following = group.at(block * size + 2 * block_layout(weight).nbytes)
+        for offset in range(0, size, _LINE):
+            prefetch(following.at(offset), locality=2)
+    out = panel.quants(to)
+    if weight.format.name == "q8_0":
+        for vector in range(8):
+            out.store(load_side_by_side(quants, vector * 32, 32), vector * _LINE, align=_LINE)
+    else:
+        for column, values in nibbles(quants):
+            out.store(values, column // 4 * _LINE, align=_LINE)
+    d, m = load_scales_of(weight, groups, block)
+    if weight.format.name == "q4_0":
+        m = d * -8.0
+    panel.scales(to).store(d, align=_LINE)
+    if m is not None:
+        panel.scales(to + BLOCKS).store(m, align=_LINE)
+
+
+def _scale(
+    weight: TensorType,
+    records: Pointer,
+    stride: int,
+    panel: Panel,
+    start: Value,
+    number: Value,
+    token: Value,
+) -> None:
+    """Add the sums of `number` blocks from block `start` on to the totals of sixteen tokens.
+
+    `records` is where the scales of the first of them begin.
+    """
+    blocks = weight.shape[1] // BLOCK
+    scales = [records.at(t * stride).cast(f32).at(start) for t in range(TOKENS)]
+    memory = panel.totals(token)
+    before = [memory.load(t * ROWS, lanes=ROWS, align=_LINE) for t in range(TOKENS)]
+    totals = [Var(select(start > 0, values, 0.0)) for values in before]
+    for block in loop(number, rolled=True):
+        d = panel.scales(block).load(lanes=ROWS, align=_LINE)
+        m = panel.scales(block + BLOCKS).load(lanes=ROWS, align=_LINE)
+        for t, total in enumerate(totals):
+            products = panel.sums(block).load(t * ROWS, lanes=ROWS, align=_LINE)
+            scale = scales[t].load(block).broadcast(ROWS)
+            total.set(fma(products.to(f32), d * scale, total))
+            if weight.format.name != "q8_0":
+                weighted = scales[t].load(block + blocks).broadcast(ROWS)
+                total.set(fma(m, weighted, total))
+    for t, total in enumerate(totals):
+        memory.store(total.get(), t * ROWS, align=_LINE)
