@@ -1,7 +1,8 @@
-"""Engines against each other on one model: interleaved rounds, next to the memory's own speed.
+"""Engines against each other on one model: interleaved rounds, next to the machine's own speed.
 
 One workload after the other, and within it rounds: each asks every engine once, starting with
-another one each time, and reads plain memory once. So what drifts (other tenants, clocks) drifts
+another one each time, and measures once what would limit it: a plain read of memory, or, for a
+prompt, multiplying and adding in registers. So what drifts (other tenants, clocks) drifts
 for all, and an engine keeps a long context in its cache for all rounds of the workload.
 """
 
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.backends.cpu.bandwidth import ReadProbe
+from hotloop.backends.cpu.peak import PeakProbe
 from hotloop.backends.cpu.team import Team
 from hotloop.bench.prompts import sample_ids
 from hotloop.bench.result import Samples
@@ -21,7 +23,7 @@ from process import EngineError, EngineProcess, MissingError, Start
 ENGINES = ("hotloop", "llama_cpp")
 #: Ids of prompts are below this, which every vocabulary that is compared has.
 SMALLEST_VOCABULARY = 256
-#: Readings of the memory's speed in a round, 50 ms each.
+#: Readings of the machine's own speed in a round, 50 ms each.
 READINGS = 3
 
 Progress = Callable[[str], None]
@@ -38,6 +40,11 @@ class Workload:
     @property
     def context(self) -> int:
         return self.prompt + self.tokens
+
+    @property
+    def unit(self) -> str:
+        """Of what limits it: 10^9 bytes, or multiply-adds, per second."""
+        return "GB/s" if self.tokens else "GMAC/s"
 
     def run(self, engine: EngineProcess) -> float:
         """Tokens per second."""
@@ -60,15 +67,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`weight_bytes` and `kv_bytes` (for each position before it) are what a token has to read."""
+    """`weight_bytes` and `kv_bytes` (for each position before it) are what a token has to read.
+
+    `macs` are the multiply-adds that a token of a prompt needs of matrix products.
+    """
 
     model: str
     file_bytes: int
     weight_bytes: int
     kv_bytes: int
+    macs: int
     rows: tuple[Row, ...]
-    read_gbps: Mapping[tuple[Workload, int], Samples]
-    """By workload and threads: a plain read of as many bytes as one of its tokens reads."""
+    limits: Mapping[tuple[Workload, int], Samples]
+    """By workload and threads, in 10^9 per second: a plain read of as many bytes as one of its
+    tokens reads; multiply-adds, where it is a prompt."""
     absent: Mapping[str, str]
     """Engines that were not measured, and why."""
 
@@ -84,16 +96,17 @@ class Comparison:
         """What a token in the middle of the workload has to read."""
         return token_bytes(self.weight_bytes, self.kv_bytes, workload)
 
-    def gbps(self, row: Row) -> float | None:
-        """10^9 bytes per second that decoding needs; a prompt shares its reads among tokens."""
-        if not row.workload.tokens:
-            return None
-        return row.tok_s.median * self.token_bytes(row.workload) / 1e9
+    def rate(self, row: Row) -> float:
+        """What it does, in the unit of its limit."""
+        each = self.token_bytes(row.workload) if row.workload.tokens else self.macs
+        return row.tok_s.median * each / 1e9
 
-    def share(self, row: Row) -> float | None:
-        """That, as a part of what a plain read reached."""
-        gbps = self.gbps(row)
-        return gbps and gbps / self.read_gbps[row.workload, row.threads].median
+    def limit(self, row: Row) -> float:
+        return self.limits[row.workload, row.threads].median
+
+    def share(self, row: Row) -> float:
+        """Of the limit."""
+        return self.rate(row) / self.limit(row)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -101,6 +114,7 @@ class Comparison:
             "file_bytes": self.file_bytes,
             "weight_bytes": self.weight_bytes,
             "kv_bytes_per_position": self.kv_bytes,
+            "macs_per_prompt_token": self.macs,
             "absent": dict(self.absent),
             "rows": [
                 {
@@ -111,9 +125,10 @@ class Comparison:
                     "tok_s": row.tok_s.median,
                     "tok_s_range": [row.tok_s.low, row.tok_s.high],
                     "ratio": self.ratio(row),
-                    "gbps": self.gbps(row),
+                    "unit": row.workload.unit,
+                    "rate": self.rate(row),
+                    "limit": self.limit(row),
                     "share": self.share(row),
-                    "read_gbps": self.read_gbps[row.workload, row.threads].median,
                 }
                 for row in self.rows
             ],
@@ -137,7 +152,7 @@ def compare(
     Raises `EngineError` where it is hotloop that fails: it also says how much a token reads.
     """
     rows: list[Row] = []
-    reads: dict[tuple[Workload, int], Samples] = {}
+    limits: dict[tuple[Workload, int], Samples] = {}
     absent: dict[str, str] = {}
     facts: dict[str, Any] = {}
     context = max(workload.context for workload in workloads)
@@ -157,9 +172,9 @@ def compare(
             for workload in workloads:
                 progress(f"{model.name}, {count} threads: {workload.name}")
                 nbytes = token_bytes(facts["weight_bytes"], facts["kv_bytes"], workload)
-                probe = ReadProbe(nbytes, team)
-                samples, read = _rounds(workload, engines, rounds, probe, absent)
-                reads[workload, count] = read
+                probe = ReadProbe(nbytes, team).gbps if workload.tokens else PeakProbe(team).gmacs
+                samples, limit = _rounds(workload, engines, rounds, probe, absent)
+                limits[workload, count] = limit
                 rows += [
                     Row(workload, count, name, engines[name].version, values)
                     for name, values in samples.items()
@@ -173,8 +188,9 @@ def compare(
         model.stat().st_size,
         facts["weight_bytes"],
         facts["kv_bytes"],
+        facts["macs"],
         tuple(rows),
-        reads,
+        limits,
         absent,
     )
 
@@ -183,13 +199,13 @@ def _rounds(
     workload: Workload,
     engines: Mapping[str, EngineProcess],
     rounds: int,
-    probe: ReadProbe,
+    probe: Callable[[], float],
     absent: dict[str, str],
 ) -> tuple[dict[str, Samples], Samples]:
-    """Tokens per second of each engine and the memory's speed; one more round warms up."""
+    """Tokens per second of each engine and the machine's own speed; one more round warms up."""
     names = [name for name in engines if name not in absent]
     rates: dict[str, list[float]] = {name: [] for name in names}
-    read: list[float] = []
+    limit: list[float] = []
     for turn in range(rounds + 1):
         for at in range(len(names)):
             name = names[(at + turn) % len(names)]
@@ -202,5 +218,5 @@ def _rounds(
                     raise
                 absent[name] = str(error)
                 del rates[name]
-        read.append(statistics.median(probe.gbps() for _ in range(READINGS)))
-    return {name: Samples(tuple(r[1:])) for name, r in rates.items()}, Samples(tuple(read[1:]))
+        limit.append(statistics.median(probe() for _ in range(READINGS)))
+    return {name: Samples(tuple(r[1:])) for name, r in rates.items()}, Samples(tuple(limit[1:]))

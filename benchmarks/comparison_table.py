@@ -37,8 +37,10 @@ def render(
     yield Text(
         f"Medians of {rounds} interleaved rounds; spread is lowest to highest. "
         f"× is the speed next to {ENGINES[1]}'s with as many threads. GB/s counts the weights as "
-        "the file stores them and the 16-bit keys and values of the positions before; share is "
-        "next to a plain read of as many bytes by as many threads, in the same rounds.",
+        "the file stores them and the 16-bit keys and values of the positions before; its limit is "
+        "a plain read of as many bytes by as many threads, in the same rounds. GMAC/s counts the "
+        "multiply-adds of a prompt's matrix products; its limit is the widest 8-bit instruction "
+        "that hotloop has for them here, on registers.",
         "dim",
     )
 
@@ -52,7 +54,9 @@ def _table(*columns: str) -> Table:
 
 
 def _speeds(comparison: Comparison) -> Table:
-    table = _table("workload", "engine", "threads", "tok/s", "spread", "×", "GB/s", "read", "share")
+    table = _table(
+        "workload", "engine", "threads", "tok/s", "spread", "×", "rate", "limit", "share"
+    )
     last = None
     for row in comparison.rows:
         if last is not None and last != (row.workload, row.threads):
@@ -63,15 +67,14 @@ def _speeds(comparison: Comparison) -> Table:
 
 
 def _numbers(comparison: Comparison, row: Row) -> list[str]:
-    ratio, gbps, share = comparison.ratio(row), comparison.gbps(row), comparison.share(row)
-    read = comparison.read_gbps[row.workload, row.threads].median
+    ratio = comparison.ratio(row)
     return [
         f"{row.tok_s.median:.1f}",
         f"{row.tok_s.low:.1f}–{row.tok_s.high:.1f}",
         "" if ratio is None else f"{ratio:.2f}",
-        "" if gbps is None else f"{gbps:.1f}",
-        "" if gbps is None else f"{read:.1f}",
-        "" if share is None else f"{100 * share:.0f}%",
+        f"{comparison.rate(row):,.1f} {row.workload.unit}",
+        f"{comparison.limit(row):,.1f}",
+        f"{100 * comparison.share(row):.0f}%",
     ]
 
 

@@ -78,7 +78,7 @@ class FakeProcess:
 
     def __init__(self, engine: str, dies: int = 1 << 30) -> None:
         self.engine, self.version = engine, f"{engine} 1.0"
-        self.facts: dict[str, Any] = {"weight_bytes": 1 << 20, "kv_bytes": 64}
+        self.facts: dict[str, Any] = {"weight_bytes": 1 << 20, "kv_bytes": 64, "macs": 10**9}
         self.asked: list[str] = []
         self.closed = False
         self._dies = dies
@@ -128,16 +128,24 @@ class FakeStart:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory reads at 2 GB/s, and nothing is read to find that out."""
+    """Memory reads at 2 GB/s, cores do 20 GMAC/s, and nothing is done to find that out."""
 
-    class Probe:
+    class Read:
         def __init__(self, nbytes: int, team: object) -> None:
             assert nbytes > 0
 
         def gbps(self) -> float:
             return 2.0
 
-    monkeypatch.setattr(comparison, "ReadProbe", Probe)
+    class Peak:
+        def __init__(self, team: object) -> None:
+            pass
+
+        def gmacs(self) -> float:
+            return 20.0
+
+    monkeypatch.setattr(comparison, "ReadProbe", Read)
+    monkeypatch.setattr(comparison, "PeakProbe", Peak)
 
 
 @pytest.mark.usefixtures("quick")
@@ -158,8 +166,8 @@ def test_engines_take_turns_and_all_are_closed(tiny: Path) -> None:
     assert result.ratio(decode) == 1.0
     assert result.token_bytes(DECODE) == (1 << 20) + 64 * 7
     assert result.share(decode) == pytest.approx(result.token_bytes(DECODE) / 2e9)
-    assert result.gbps(prompt) is None
-    assert result.share(prompt) is None
+    assert result.rate(prompt) == 4.0
+    assert result.share(prompt) == 0.2
 
 
 @pytest.mark.usefixtures("quick")
@@ -206,8 +214,9 @@ def test_table_lines_up_and_json_has_every_row() -> None:
         for workload in (DECODE, PROMPT)
         for engine, rate in (("hotloop", 100.0), ("llama_cpp", 25.0))
     )
-    read = {(workload, 2): Samples((10.0,)) for workload in (DECODE, PROMPT)}
-    result = Comparison("m.gguf", 10**8, 4 * 10**7, 0, rows, read, {"other": "not installed"})
+    limits = {(workload, 2): Samples((10.0,)) for workload in (DECODE, PROMPT)}
+    absent = {"other": "not installed"}
+    result = Comparison("m.gguf", 10**8, 4 * 10**7, 0, 10**7, rows, limits, absent)
     start = FirstToken("m.gguf", "hotloop", 2, "cold", 1.234, 2 * 10**8, 10**8)
     console = Console(file=io.StringIO(), width=110)
     for part in comparison_table.render(fingerprint(), [result], [start], 3):
@@ -218,13 +227,15 @@ def test_table_lines_up_and_json_has_every_row() -> None:
     first = next(line for line in lines if line.startswith("decode") and "hotloop" in line)
     assert header.index("engine") == first.index("hotloop")
     assert len(header) == len(first)
-    assert first.split()[-6:] == ["200.0", "100.0–300.0", "4.00", "8.0", "10.0", "80%"]
+    assert first.split()[-7:] == ["200.0", "100.0–300.0", "4.00", "8.0", "GB/s", "10.0", "80%"]
+    prompt = next(line for line in lines if line.startswith("prompt") and "hotloop" in line)
+    assert prompt.split()[-4:] == ["2.0", "GMAC/s", "10.0", "20%"]
     assert "other: not installed" in lines
     start_row = next(line for line in lines if "hotloop cold" in line)
     assert start_row.split()[-3:] == ["1.23", "200", "2.00"]
     written = json.loads(json.dumps(result.to_json()))
     assert [row["ratio"] for row in written["rows"]] == [4.0, 1.0, 4.0, 1.0]
-    assert [row["share"] for row in written["rows"]] == [0.8, 0.2, None, None]
+    assert [row["share"] for row in written["rows"]] == [0.8, 0.2, 0.2, 0.05]
 
 
 def test_worker_answers_every_request_whatever_the_engine_does() -> None:

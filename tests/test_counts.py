@@ -11,7 +11,7 @@ from hotloop.frontends.open_file import open_model
 from hotloop.ir.graph import Graph
 from hotloop.ir.parse import parse_program
 from hotloop.machine.host import host
-from hotloop.report.counts import Counts, count, traffic
+from hotloop.report.counts import Counts, count, multiply_adds, traffic
 
 TINY = Path(__file__).parent / "data" / "tiny"
 LAYERS = 3
@@ -121,6 +121,15 @@ def test_a_tied_embedding_is_read_whole_by_the_head_and_one_row_by_the_lookup() 
     layers = sum(w.name.endswith("attn_q.weight") for w in step.weights)
     rows = type.nbytes // type.shape[0] + 2 * layers * rope.nbytes // rope.shape[0]
     assert tied == others + type.nbytes + rows
+
+
+@pytest.mark.parametrize("name", ["llama", "llama_tied"])
+def test_a_prompt_multiplies_by_every_matrix_of_the_layers_once(name: str) -> None:
+    step = graph(name)
+    outside = ("token_embd.weight", "output.weight", "rope.table")
+    matrices = [w for w in step.weights if len(w.type.shape) == 2 and w.name not in outside]
+    assert len(matrices) == 7 * LAYERS
+    assert multiply_adds(step) == sum(matrix.type.elements for matrix in matrices)
 
 
 def test_the_ladder_needs_fewer_launches_and_waits_at_every_rung() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import hotloop
-from hotloop.report.counts import traffic
+from hotloop.report.counts import multiply_adds, traffic
 
 REQUIRES = "hotloop"
 
@@ -21,4 +21,8 @@ class Engine:
 
     def facts(self) -> dict[str, Any]:
         reads = traffic(self._model.program)
-        return {"weight_bytes": reads.weight_bytes, "kv_bytes": reads.kv_per_position}
+        return {
+            "weight_bytes": reads.weight_bytes,
+            "kv_bytes": reads.kv_per_position,
+            "macs": multiply_adds(self._model.graph),
+        }

@@ -5,6 +5,8 @@
                over tokens is open-ended takes one for all tokens together
     syncs      stages at which a thread may have to wait for others, and the join of each launch;
                the first stages of a launch start at once, and count only inside a loop over tokens
+    macs       multiply-adds of the matrix products of a prompt's token, logits left out: a prompt
+               needs those of its last token only
     bytes      what the file stores of every weight that a token needs: all of a matrix or a norm,
                one row of an embedding, the experts that it is sent to; and the keys and values of
                the positions before
@@ -15,7 +17,7 @@ The counts are those of a decode step: one token.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hotloop.ir.graph import Op
+from hotloop.ir.graph import Graph, Op
 from hotloop.ir.program import ENTRY, Call, Item, Loop, Program, calls, count_calls
 from hotloop.ir.types import TensorType
 
@@ -86,6 +88,15 @@ def traffic(program: Program) -> Traffic:
             if op.name in ("attend", "attention"):
                 kv += sum(_per_position(types[name]) for name in op.operands[1:3])
     return Traffic(read, kv)
+
+
+def multiply_adds(graph: Graph) -> int:
+    """Of each token's matrix products in a step, but for those that are the step's outputs."""
+    return sum(
+        graph.types[op.operands[1]].elements
+        for op in graph.ops
+        if op.name == "linear" and op.result and op.result.name not in graph.outputs
+    )
 
 
 def weight_share(op: Op, name: str, types: Mapping[str, TensorType]) -> int:
