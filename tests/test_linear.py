@@ -22,11 +22,13 @@ from weights import (
 )
 
 from hotloop.ir.types import TensorType, tensor
+from hotloop.kernels import dot_blocks
 from hotloop.kernels.tile import OpSpec, define
 from hotloop.lang import Module, Target
 from hotloop.lang.target import (
     AARCH64,
     AARCH64_DOT,
+    AARCH64_I8MM,
     AMX,
     AVX2,
     AVX512_VNNI,
@@ -214,6 +216,7 @@ def test_avx2_runs_from_registers(format_name: str) -> None:
         (AVX512_VNNI, r"vpdpbusd.*\{1to16\}, %zmm"),
         (AMX, r"tilezero.*\n\ttdpb(su|ss)d\b.*\n\ttilestored"),
         (AARCH64_DOT, r"ld1r(.*\n)+\tsdot"),
+        (AARCH64_I8MM, r"zip1(.*\n)+\tsmmla"),
     ],
 )
 def test_a_prompt_uses_the_widest_dot_product(
@@ -224,3 +227,20 @@ def test_a_prompt_uses_the_widest_dot_product(
     assert re.search(instruction, text)
     assert not re.search(r"pmaddubsw|\tcall|\tbl\t", text)
     assert not re.search(r"[yz]mm.*\(%rsp\)|\tstr\tq\d+, \[sp", text)
+
+
+@pytest.mark.parametrize("format_name", BLOCKS)
+def test_rows_and_tokens_in_pairs_give_the_same_bits(
+    format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel for `smmla`, with plain arithmetic in the instruction's place."""
+    weight, tokens = tensor(format_name, 24, 96), 7
+    scales = np.random.default_rng(5).uniform(0.001, 0.02, (tokens, 3)).astype(np.float32)
+    x, _ = activation("q8", some_quants(tokens, 96), scales)
+    operands = [x, packed(real_weight(weight), weight)]
+    spec = linear_spec("q8", weight, tokens)
+    expected = compute(spec, operands, tokens, grain=8)
+    plain = Target(host().triple, host(portable=True).cpu, frozenset({"sse2"}))
+    monkeypatch.setattr(dot_blocks, "pairs_pay", lambda tokens: len(tokens) % 2 == 0)
+    paired = compute(spec, operands, tokens, grain=8, targets=(plain,))
+    np.testing.assert_array_equal(paired, expected)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from hotloop.ir.ops import GROUP
 from hotloop.ir.types import TensorType
+from hotloop.kernels.dot_pairs import dot_pairs
 from hotloop.kernels.pack import BLOCK, block_layout
 from hotloop.kernels.packed import (
     load_scales,
@@ -94,6 +95,11 @@ def wants_offsets(weight: TensorType) -> bool:
     return weight.format.name == "q8_0" and current().module.target.vnni
 
 
+def pairs_pay(tokens: list[Token]) -> bool:
+    """Whether rows and tokens are taken in pairs."""
+    return current().module.target.i8mm and len(tokens) % 2 == 0
+
+
 def store_offsets(columns: int, record: Pointer, offsets: Pointer) -> None:
     """-128 · Σp of each block of a q8[K] record, as i32[K / 32]: what q + 128 is too much."""
     blocks = columns // BLOCK
@@ -121,6 +127,8 @@ def _dot_block(
     """Σ q·p of a block, for each token: an i32 for each row."""
     quants = [quants_at(weight, group, block) for group in groups]
     columns = [token.record.at(block * BLOCK) for token in tokens]
+    if pairs_pay(tokens):
+        return dot_pairs(_signed(weight, quants), columns, GROUP * len(quants))
     if weight.format.name == "q8_0":
         if len(tokens) > 1 and wants_offsets(weight):
             offsets = [token.offsets.load(block) for token in tokens if token.offsets is not None]
@@ -137,6 +145,19 @@ def nibbles(quants: list[Pointer]) -> Iterator[tuple[int, Value]]:
         both = load_side_by_side(quants, vector * 32, 32)
         yield 4 * vector, both & 15
         yield 16 + 4 * vector, both >> 4
+
+
+def _signed(weight: TensorType, quants: list[Pointer]) -> Iterator[tuple[int, Value]]:
+    """A block's weights as they are, four columns from the given one on to a lane, as int8."""
+    if weight.format.name == "q8_0":
+        yield from _signed_bytes(quants)
+    else:
+        yield from ((column, q.to(i8)) for column, q in nibbles(quants))
+
+
+def _signed_bytes(quants: list[Pointer]) -> Iterator[tuple[int, Value]]:
+    for vector in range(8):
+        yield 4 * vector, load_side_by_side(quants, vector * 32, 32).to(i8)
 
 
 def _dot_nibbles(quants: list[Pointer], tokens: list[Pointer]) -> list[Value]:
@@ -171,10 +192,9 @@ def _dot_bytes(quants: list[Pointer], tokens: list[Pointer]) -> list[Value]:
     """The quantise op writes -127 … 127, so `tokens` never hold the -128 `dot4_signed` bars."""
     rows = GROUP * len(quants)
     sums = [zeros(i32 * rows) for _ in tokens]
-    for vector in range(8):
-        q = load_side_by_side(quants, vector * 32, 32).to(i8)
+    for column, q in _signed_bytes(quants):
         for t, x in enumerate(tokens):
-            sums[t] = dot4_signed(q, _four_columns(x, 4 * vector, rows), sums[t])
+            sums[t] = dot4_signed(q, _four_columns(x, column, rows), sums[t])
     return sums
 
 

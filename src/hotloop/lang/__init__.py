@@ -18,7 +18,7 @@ from hotloop.lang.atomic import (
     pause,
     store_release,
 )
-from hotloop.lang.dot import add_pairs, dot2, dot4, dot4_signed
+from hotloop.lang.dot import add_pairs, dot2, dot4, dot4_signed, dot8_pairs
 from hotloop.lang.flow import call, call_address, function, if_, if_else, loop, ret, strip, while_
 from hotloop.lang.lookup import lookup
 from hotloop.lang.math import (
@@ -90,6 +90,7 @@ __all__ = [
     "dot2",
     "dot4",
     "dot4_signed",
+    "dot8_pairs",
     "f16",
     "f32",
     "f64",

@@ -58,6 +58,19 @@ def dot4_signed(a: Value, b: Value, total: Value | None = None) -> Value:
     return _plus(add_pairs(add_neighbours(a.to(i16) * b.to(i16))), total)
 
 
+def dot8_pairs(a: Value, b: Value, total: Value) -> Value:
+    """`total` + the products of two rows of eight i8 with two: [a0·b0, a0·b1, a1·b0, a1·b1]."""
+    a, b = a.get(), b.get()
+    if a.type != i8 * 16 or b.type != i8 * 16:
+        raise TypeError(f"dot8_pairs takes 16 i8 lanes, not {a.type} and {b.type}")
+    if current().module.target.i8mm:
+        return intrinsic("llvm.aarch64.neon.smmla.v4i32.v16i8", i32 * 4, total, a, b)
+    rows, others = [0, 0, 8, 8], [0, 8, 0, 8]
+    left = a.shuffle([row + i for row in rows for i in range(8)]).to(i16)
+    products = left * b.shuffle([row + i for row in others for i in range(8)]).to(i16)
+    return total + add_neighbours(add_neighbours(add_neighbours(products.to(i32))))
+
+
 def add_pairs(value: Value) -> Value:
     """Sums of two neighbouring i16 lanes, as i32 lanes, half as many."""
     value = value.get()

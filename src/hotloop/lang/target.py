@@ -40,6 +40,11 @@ class Target:
         return self.triple.startswith("aarch64") and "dotprod" in self.features
 
     @property
+    def i8mm(self) -> bool:
+        """AArch64's `smmla`: two rows of eight i8 times two, twice the products of `sdot`."""
+        return self.dotprod and "i8mm" in self.features
+
+    @property
     def sums_four(self) -> bool:
         """One instruction adds four 8-bit products to a 32-bit lane."""
         return self.vnni or self.dotprod
@@ -58,6 +63,8 @@ class Target:
 AARCH64 = Target("aarch64-unknown-linux-gnu", "neoverse-n1", frozenset({"neon", "fullfp16"}))
 #: The same with the 8-bit dot products of Arm v8.2.
 AARCH64_DOT = Target(AARCH64.triple, AARCH64.cpu, AARCH64.features | {"dotprod"})
+#: The same with the 8-bit matrix products of Arm v8.6.
+AARCH64_I8MM = Target(AARCH64.triple, "neoverse-v1", AARCH64_DOT.features | {"i8mm"})
 #: What every x86-64 CPU runs.
 X86_64 = Target("x86_64-unknown-linux-gnu", "x86-64", frozenset({"sse2"}))
 #: Any CPU with AVX2 and its companions, and nothing newer; then with either kind of VNNI.
