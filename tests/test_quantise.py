@@ -23,7 +23,7 @@ def quantised(x: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.nda
     return q, scales[:, : width // 32], scales[:, width // 32 :]
 
 
-@pytest.mark.parametrize("width", [32, 96, 576])
+@pytest.mark.parametrize("width", [32, 96, 256, 288, 576])
 @pytest.mark.parametrize(("tokens", "count"), [(1, 1), (3, 2)])
 def test_it_means_what_numpy_says(width: int, tokens: int, count: int) -> None:
     x = np.random.default_rng(width).normal(0, 2, (tokens, width)).astype(np.float32)

@@ -1,18 +1,27 @@
-"""quantise: activations in 8 bit, 32 values to a scale, as the integer dot products read them."""
+"""quantise: activations in 8 bit, 32 values to a scale, as the integer dot products read them.
+
+Eight blocks at a time: what is one number for a block is a lane then, so that reducing a block
+takes half the shuffles, and eight blocks share their divisions.
+"""
+
+from collections.abc import Callable
 
 from hotloop.ir.approx import ROUND
 from hotloop.kernels.tile import Tile, kernel, q8_stride, row_stride
 from hotloop.lang import (
+    Pointer,
+    Value,
     absolute,
+    constant,
+    dot4,
     f32,
     i8,
     i32,
     loop,
-    max_lanes,
     maximum,
     minimum,
     select,
-    sum_lanes,
+    u8,
 )
 
 BLOCK = 32
@@ -20,7 +29,7 @@ LARGEST = 127.0
 SMALLEST_SCALE = 2.0**-126
 """The smallest scale whose reciprocal is finite; blocks with a smaller one become zeros."""
 
-_ROUND_BITS = 0x4B400000
+_AT_ONCE = 8
 
 
 @kernel("quantise")
@@ -32,20 +41,50 @@ def quantise(tile: Tile) -> None:
     for token in loop(minimum(tile.hi, tile.count), tile.lo):
         x = tile.operands[0].cast(f32).at(token * row_stride(width))
         record = tile.result.at(token * q8_stride(width))
-        scales = record.at(width).cast(f32)
-        sums = scales.at(2 * blocks).cast(i32)
-        for block in loop(blocks):
-            values = x.load(block * BLOCK, BLOCK)
-            scale = max_lanes(absolute(values)) / LARGEST
-            inverse = select(scale >= SMALLEST_SCALE, 1.0 / scale, 0.0)
-            # The clamp holds back only infinities and NaN. Adding ROUND leaves the integer in the
-            # low bits, so that no conversion is needed (and none can be out of range).
-            scaled = maximum(minimum(values * inverse, LARGEST), -LARGEST)
-            bits = (scaled + ROUND).bitcast(i32 * BLOCK)
-            record.cast(i8).store(bits.to(i8), block * BLOCK)
-            scales.store(scale, block)
-            integers = bits - _ROUND_BITS
-            halves = [sum_lanes(integers.low), sum_lanes(integers.high)]
-            scales.store((halves[0] + halves[1]).to(f32) * scale, block + blocks)
-            for half, total in enumerate(halves):
-                sums.store(total, block * 2 + half)
+        if blocks < _AT_ONCE:
+            for block in loop(blocks):
+                _blocks(x, record, block, 1, width)
+            continue
+        for block in loop(blocks, step=_AT_ONCE):
+            # The last eight may overlap with those before: they become the same again.
+            _blocks(x, record, minimum(block, blocks - _AT_ONCE), _AT_ONCE, width)
+
+
+def _blocks(x: Pointer, record: Pointer, first: Value, count: int, width: int) -> None:
+    """`count` blocks, a power of two, from block `first` on."""
+    blocks = width // BLOCK
+    scales = record.at(width).cast(f32)
+    values = [x.load((first + i) * BLOCK, BLOCK) for i in range(count)]
+    magnitudes = [absolute(block) for block in values]
+    (largest,) = _reduce([maximum(m.low, m.high) for m in magnitudes], count, maximum)
+    scale = largest / LARGEST
+    inverse = select(scale >= SMALLEST_SCALE, constant(1.0, scale.type) / scale, 0.0)
+    ones, sums = constant(1, u8 * BLOCK), []
+    for i, block in enumerate(values):
+        # The clamp holds back only infinities and NaN. Adding ROUND leaves the integer in the
+        # low bits, so that no conversion is needed (and none can be out of range).
+        factor = inverse.lane(i).broadcast(BLOCK)
+        scaled = maximum(minimum(block * factor, LARGEST), -LARGEST)
+        quants = (scaled + ROUND).bitcast(i32 * BLOCK).to(i8)
+        record.cast(i8).store(quants, (first + i) * BLOCK)
+        sums.append(dot4(ones, quants))
+    halves = _reduce(sums, 2 * count, Value.__add__)
+    (whole,) = _reduce(halves, count, Value.__add__)
+    scales.store(scale, first)
+    scales.store(whole.to(f32) * scale, first + blocks)
+    for i, part in enumerate(halves):
+        scales.at(2 * blocks).cast(i32).store(part, first * 2 + i * part.type.lanes)
+
+
+def _reduce(
+    vectors: list[Value], count: int, combine: Callable[[Value, Value], Value]
+) -> list[Value]:
+    """Neighbouring lanes combined until there are `count` in all, in order."""
+    while len(vectors) * (lanes := vectors[0].type.lanes) > count:
+        if len(vectors) > 1:
+            pairs = list(zip(vectors[::2], vectors[1::2], strict=True))
+        else:
+            pairs, lanes = [(vectors[0], vectors[0])], lanes // 2
+        even, odd = list(range(0, 2 * lanes, 2)), list(range(1, 2 * lanes, 2))
+        vectors = [combine(a.shuffle(even, b), a.shuffle(odd, b)) for a, b in pairs]
+    return vectors
