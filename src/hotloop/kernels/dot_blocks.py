@@ -74,7 +74,8 @@ def dot_blocks_q8(
         if ahead is not None:
             ahead.prefetch(block)
         else:
-            prefetch_block(weight, groups[0], block)
+            for group in groups:
+                prefetch_block(weight, group, block)
         products = _dot_block(weight, groups, tokens, block)
         d, m = load_scales_of(weight, groups, block)
         if weight.format.name == "q4_0":

@@ -81,7 +81,7 @@ class _Experts:
 
     def dot(self, expert: Value, group: Value, record: Pointer) -> Value:
         """A group of rows times the activation at `record`, plus the bias."""
-        sums = dot_rows(self.x, self.weight, self.at(expert, group), record)
+        sums = dot_rows(self.x, self.weight, [self.at(expert, group)], record)
         for bias in self.bias:
             sums = sums + bias.load(expert * self.rows + group * GROUP, GROUP)
         return sums

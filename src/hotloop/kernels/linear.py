@@ -57,16 +57,19 @@ def _block_sizes(x: TensorType, weight: TensorType) -> tuple[int, ...]:
     return (2, 1)
 
 
-def dot_rows(x: TensorType, weight: TensorType, group: Pointer, record: Pointer) -> Value:
-    """Eight rows of `weight` [N, K], packed at `group`, with one token's activation [K]."""
+def dot_rows(x: TensorType, weight: TensorType, groups: list[Pointer], record: Pointer) -> Value:
+    """The rows of a packed group of `weight` [N, K] with one token's activation [K].
+
+    Where both are in blocks, two groups may come as one vector.
+    """
     if not weight.format.quantised:
-        return dot_plain(weight, group, [record])[0]
+        return dot_plain(weight, groups[0], [record])[0]
     if weight.format.name in RECORDS:
         dot_records = dot_records_q8 if x.format.name == "q8" else dot_records_f32
-        return dot_records(weight, [group], [record])[0]
+        return dot_records(weight, groups, [record])[0]
     if x.format.name != "q8":
-        return dot_blocks_f32(weight, group, [record])[0]
-    return dot_blocks_q8(weight, [group], [Token(record)], ahead=None)[0]
+        return dot_blocks_f32(weight, groups[0], [record])[0]
+    return dot_blocks_q8(weight, groups, [Token(record)], ahead=None)[0]
 
 
 def _all_tokens(tile: Tile, sizes: list[int]) -> None:
@@ -91,17 +94,27 @@ def _all_rows(tile: Tile, block: int) -> None:
             for group in loop(paired, first, step=2):
                 _panel(tile, group)
         first, block = paired, 8
-    if block > 1 and x.format.name == "q8":
-        if wants_offsets(weight):
-            for token in loop(tile.count):
-                store_offsets(x.shape[1], _record(tile, token), _offsets(tile, token))
-        if current().module.target.vnni512:
-            paired = first + (end - first) // 2 * 2
-            for group in loop(paired, first, step=2):
-                _group(tile, group, 2, block)
-            first = paired
+    if block > 1 and x.format.name == "q8" and wants_offsets(weight):
+        for token in loop(tile.count):
+            store_offsets(x.shape[1], _record(tile, token), _offsets(tile, token))
+    if _takes_pairs(x, weight, block):
+        paired = first + (end - first) // 2 * 2
+        for group in loop(paired, first, step=2):
+            _group(tile, group, 2, block)
+        first = paired
     for group in loop(end, first):
         _group(tile, group, 1, block)
+
+
+def _takes_pairs(x: TensorType, weight: TensorType, block: int) -> bool:
+    """Whether a vector holds the sums of two groups.
+
+    Unpacking then takes half the instructions for a byte, which shows even with one token: more
+    bytes are under way in what a core looks ahead.
+    """
+    if x.format.name != "q8" or not current().module.target.vnni512:
+        return False
+    return block > 1 or fits_tiles(x, weight)
 
 
 def _group(tile: Tile, group: Value, count: int, block: int) -> None:
@@ -139,7 +152,7 @@ def _dots(tile: Tile, groups: list[Pointer], tokens: list[Value], number: Value)
     x, weight = tile.spec.operands
     records = [_record(tile, token) for token in tokens]
     if len(tokens) == 1:
-        return [dot_rows(x, weight, groups[0], records[0])]
+        return [dot_rows(x, weight, groups, records[0])]
     if not weight.format.quantised:
         return dot_plain(weight, groups[0], records)
     nbytes = len(groups) * group_bytes(weight)

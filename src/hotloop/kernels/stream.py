@@ -14,7 +14,7 @@ from hotloop.lang import Pointer, Value, prefetch
 
 NEAR = 2048
 """Bytes between what is read and what is on its way into the first-level cache."""
-FAR = 8192
+FAR = 16384
 """The same for the second-level cache."""
 
 _LINE = 64

@@ -20,9 +20,10 @@ from hotloop.machine.machine import Machine
 TILES_PER_THREAD = 4
 #: … and in all, so that small teams share one size, and the code that is compiled for it.
 TILES = 16
+#: Rows of a weight come in pairs of groups, as wide vectors take them.
+PAIR = 2 * GROUP
 #: A prompt reads its weights once for all its tokens, so that a tile is much work whatever its
-#: bytes: rows come in pairs of groups, as wide vectors take them, and not more than pay.
-PROMPT_ROWS = 2 * GROUP
+#: bytes: not more rows than pay.
 MOST_PROMPT_ROWS = 128
 #: Tokens of a prompt whose attention is one tile: they share the keys and values that they read.
 PROMPT_TOKENS = 16
@@ -56,8 +57,8 @@ def _rows(kernel: Kernel, part: Part, machine: Machine) -> int:
         return max(grain, 256 // grain * grain)
     rows = _feature_rows(kernel.types, part.ops[0])
     even = rows // max(TILES, machine.cores * TILES_PER_THREAD)
+    grain = lcm(grain, PAIR)
     if _tokens(kernel.types, part.ops[0]) > 1:
-        grain = lcm(grain, PROMPT_ROWS)
         wanted = min(MOST_PROMPT_ROWS, even)
     else:
         wanted = min(machine.tile_bytes // bytes_per_row, even)
