@@ -23,7 +23,19 @@ from hotloop.kernels.pack import BLOCK, group_bytes
 from hotloop.kernels.records import RECORDS
 from hotloop.kernels.stream import share_of
 from hotloop.kernels.tile import OpSpec, Tile, kernel, q8_stride, round_up, row_stride
-from hotloop.lang import Pointer, Value, constant, current, f32, i32, i64, if_else, loop, minimum
+from hotloop.lang import (
+    Pointer,
+    Value,
+    constant,
+    current,
+    f32,
+    i32,
+    i64,
+    if_,
+    if_else,
+    loop,
+    minimum,
+)
 from hotloop.lang.tiles import tile_registers
 
 
@@ -51,8 +63,8 @@ def _block_sizes(x: TensorType, weight: TensorType) -> tuple[int, ...]:
     """How many tokens the registers hold, the largest block first."""
     if weight.format.quantised and x.format.name == "q8":
         target = current().module.target
-        if target.amx and fits_tiles(x, weight):
-            return (TOKENS, 8, 4, 1)
+        if target.amx and fits_tiles(x, weight) and x.shape[0] >= TOKENS:
+            return (TOKENS, 4, 1)
         return (8, 4, 1) if target.vnni512 else (4, 1)
     return (2, 1)
 
@@ -88,17 +100,18 @@ def _all_rows(tile: Tile, block: int) -> None:
     """All rows of the tile, for blocks of as many tokens."""
     x, weight = tile.spec.operands
     first, end = tile.lo // GROUP, (tile.hi + (GROUP - 1)) // GROUP
-    if block == TOKENS:
-        paired = first + (end - first) // 2 * 2
+    paired = first + (end - first) // 2 * 2
+    in_tiles = block == TOKENS
+    if in_tiles:
         with tile_registers(REGISTERS):
             for group in loop(paired, first, step=2):
                 _panel(tile, group)
-        first, block = paired, 8
+        first, block = paired, 4
     if block > 1 and x.format.name == "q8" and wants_offsets(weight):
-        for token in loop(tile.count):
-            store_offsets(x.shape[1], _record(tile, token), _offsets(tile, token))
-    if _takes_pairs(x, weight, block):
-        paired = first + (end - first) // 2 * 2
+        with if_(first < end):
+            for token in loop(tile.count):
+                store_offsets(x.shape[1], _record(tile, token), _offsets(tile, token))
+    if not in_tiles and _takes_pairs(x, weight, block):
         for group in loop(paired, first, step=2):
             _group(tile, group, 2, block)
         first = paired
