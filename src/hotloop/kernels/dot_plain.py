@@ -13,20 +13,22 @@ from hotloop.lang import Pointer, Value, Var, f32, fma, loop, zeros
 CHAINS = 4
 
 
-def dot_plain(weight: TensorType, group: Pointer, tokens: list[Pointer]) -> list[Value]:
-    """Eight rows of `weight`, packed at `group`, with each token's f32[K]."""
+def dot_plain(weight: TensorType, groups: list[Pointer], tokens: list[Pointer]) -> list[Value]:
+    """The rows of one packed group, or of two as one vector, with each token's f32[K]."""
     columns, column_bytes = weight.shape[1], GROUP * weight.format.block_bytes
-    chains = [[Var(zeros(f32 * GROUP)) for _ in range(CHAINS)] for _ in tokens]
+    rows = GROUP * len(groups)
+    chains = [[Var(zeros(f32 * rows)) for _ in range(CHAINS)] for _ in tokens]
 
     def add(column: Value | int, chain: int) -> None:
-        values = load_plain(weight, group, column * GROUP, lanes=GROUP)
+        values = load_plain(weight, groups, column * GROUP, lanes=GROUP)
         for x, sums in zip(tokens, chains, strict=True):
-            factor = x.cast(f32).load(column).broadcast(GROUP)
+            factor = x.cast(f32).load(column).broadcast(rows)
             sums[chain].set(fma(values, factor, sums[chain]))
 
     whole = columns // CHAINS * CHAINS
     for column in loop(whole, step=CHAINS):
-        prefetch_ahead(group.at(column * column_bytes), CHAINS * column_bytes)
+        for group in groups:
+            prefetch_ahead(group.at(column * column_bytes), CHAINS * column_bytes)
         for chain in range(CHAINS):
             add(column + chain, chain)
     for chain in range(columns - whole):

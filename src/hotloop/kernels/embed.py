@@ -31,7 +31,7 @@ def embed(tile: Tile) -> None:
 
 def _write_plain(table: TensorType, group: Pointer, lane: Value, out: Pointer) -> None:
     for column in loop(table.shape[1]):
-        out.store(load_plain(table, group, column * GROUP + lane), column)
+        out.store(load_plain(table, [group], column * GROUP + lane), column)
 
 
 def _write_blocks(table: TensorType, group: Pointer, lane: Value, out: Pointer) -> None:

@@ -72,10 +72,10 @@ def _block_sizes(x: TensorType, weight: TensorType) -> tuple[int, ...]:
 def dot_rows(x: TensorType, weight: TensorType, groups: list[Pointer], record: Pointer) -> Value:
     """The rows of a packed group of `weight` [N, K] with one token's activation [K].
 
-    Where both are in blocks, two groups may come as one vector.
+    Two groups may come as one vector where `_takes_pairs`.
     """
     if not weight.format.quantised:
-        return dot_plain(weight, groups[0], [record])[0]
+        return dot_plain(weight, groups, [record])[0]
     if weight.format.name in RECORDS:
         dot_records = dot_records_q8 if x.format.name == "q8" else dot_records_f32
         return dot_records(weight, groups, [record])[0]
@@ -125,9 +125,11 @@ def _takes_pairs(x: TensorType, weight: TensorType, block: int) -> bool:
     Unpacking then takes half the instructions for a byte, which shows even with one token: more
     bytes are under way in what a core looks ahead.
     """
-    if x.format.name != "q8" or not current().module.target.vnni512:
+    if not current().module.target.vnni512:
         return False
-    return block > 1 or fits_tiles(x, weight)
+    if weight.format.quantised:
+        return x.format.name == "q8" and (block > 1 or fits_tiles(x, weight))
+    return True
 
 
 def _group(tile: Tile, group: Value, count: int, block: int) -> None:
@@ -167,7 +169,7 @@ def _dots(tile: Tile, groups: list[Pointer], tokens: list[Value], number: Value)
     if len(tokens) == 1:
         return [dot_rows(x, weight, groups, records[0])]
     if not weight.format.quantised:
-        return dot_plain(weight, groups[0], records)
+        return dot_plain(weight, groups, records)
     nbytes = len(groups) * group_bytes(weight)
     passes = -(-x.shape[0] // len(tokens))
     if weight.format.name in RECORDS:

@@ -14,11 +14,14 @@ def prefetch_block(weight: TensorType, group: Pointer, block: Value) -> None:
     prefetch_ahead(group.at(block * per_block), per_block)
 
 
-def load_plain(weight: TensorType, group: Pointer, index: Operand, lanes: int = 0) -> Value:
-    """Element `index` of a group of f32, f16 or bf16, or `lanes` from there on, as float32."""
-    if weight.format.name == "bf16":
-        return bf16_to_f32(group.cast(u16).load(index, lanes))
-    return group.cast(f16 if weight.format.name == "f16" else f32).load(index, lanes).to(f32)
+def load_plain(weight: TensorType, groups: list[Pointer], index: Operand, lanes: int = 0) -> Value:
+    """Element `index` of a group of f32, f16 or bf16, or `lanes` from there on, as float32.
+
+    Of two groups, as the halves of a vector.
+    """
+    element = {"bf16": u16, "f16": f16, "f32": f32}[weight.format.name]
+    values = load_side_by_side([group.cast(element) for group in groups], index, lanes)
+    return bf16_to_f32(values) if weight.format.name == "bf16" else values.to(f32)
 
 
 def quants_at(weight: TensorType, group: Pointer, block: Value) -> Pointer:
