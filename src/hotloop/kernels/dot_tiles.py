@@ -17,7 +17,8 @@ from hotloop.ir.types import TensorType
 from hotloop.kernels.dot_blocks import nibbles
 from hotloop.kernels.pack import BLOCK, block_layout
 from hotloop.kernels.packed import load_scales_of, load_side_by_side, quants_at
-from hotloop.lang import Pointer, Value, Var, f32, fma, i32, loop, minimum, prefetch, select
+from hotloop.kernels.stream import Share, share_of
+from hotloop.lang import Pointer, Value, Var, f32, fma, i32, loop, minimum, select
 from hotloop.lang.tiles import TileRegister
 
 FORMATS = ("q4_0", "q4_1", "q8_0")
@@ -76,14 +77,17 @@ def dot_tiles_q8(
     records: Pointer,
     stride: int,
     count: Value,
+    most: int,
     panel: Panel,
 ) -> None:
-    """The rows of two packed groups with `count` q8[K] records, `stride` bytes apart.
+    """The rows of two packed groups with `count` of `most` q8[K] records, `stride` bytes apart.
 
     Leaves them in the panel's totals, sixteen tokens after the other. Where the number of tokens
-    is no multiple, the last sixteen begin early enough to be whole.
+    is no multiple, the last sixteen begin early enough to be whole. The next two groups are asked
+    for meanwhile, a little with every block.
     """
-    blocks = weight.shape[1] // BLOCK
+    blocks, passes = weight.shape[1] // BLOCK, -(-most // TOKENS)
+    nbytes = 2 * block_layout(weight).nbytes
     for start in loop(blocks, step=BLOCKS):
         number = minimum(blocks - start, BLOCKS)
         for block in loop(number):
@@ -96,19 +100,16 @@ def dot_tiles_q8(
                 SUMS.clear()
                 SUMS.multiply(ACTIVATIONS, WEIGHTS, unsigned=weight.format.name != "q8_0")
                 SUMS.store(panel.sums(block), 4 * ROWS)
-            _scale(weight, first.at(weight.shape[1]), stride, panel, start, number, token)
+            ahead = share_of(groups[0].at(nbytes), nbytes, blocks, passes, token // TOKENS)
+            scales = first.at(weight.shape[1])
+            _scale(weight, scales, stride, panel, start, number, token, ahead)
 
 
 def _unpack(
     weight: TensorType, groups: list[Pointer], block: Value, panel: Panel, to: Value
 ) -> None:
-    """A block of the weights into the panel, its `to`-th. The next groups' is asked for."""
+    """A block of the weights into the panel, its `to`-th."""
     quants = [quants_at(weight, group, block) for group in groups]
-    size = block_layout(weight).nbytes // block_layout(weight).blocks
-    for group in groups:
-        following = group.at(block * size + 2 * block_layout(weight).nbytes)
-        for offset in range(0, size, _LINE):
-            prefetch(following.at(offset), locality=2)
     out = panel.quants(to)
     if weight.format.name == "q8_0":
         for vector in range(8):
@@ -132,6 +133,7 @@ def _scale(
     start: Value,
     number: Value,
     token: Value,
+    ahead: Share,
 ) -> None:
     """Add the sums of `number` blocks from block `start` on to the totals of sixteen tokens.
 
@@ -143,6 +145,7 @@ def _scale(
     before = [memory.load(t * ROWS, lanes=ROWS, align=_LINE) for t in range(TOKENS)]
     totals = [Var(select(start > 0, values, 0.0)) for values in before]
     for block in loop(number, rolled=True):
+        ahead.prefetch(start + block)
         d = panel.scales(block).load(lanes=ROWS, align=_LINE)
         m = panel.scales(block + BLOCKS).load(lanes=ROWS, align=_LINE)
         for t, total in enumerate(totals):

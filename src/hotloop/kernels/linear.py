@@ -35,6 +35,7 @@ from hotloop.lang import (
     if_else,
     loop,
     minimum,
+    prefetch,
 )
 from hotloop.lang.tiles import tile_registers
 
@@ -154,7 +155,11 @@ def _panel(tile: Tile, group: Value) -> None:
     groups = [tile.operands[1].at((group + i) * nbytes) for i in range(2)]
     panel = Panel(tile.scratch.at(_offset_bytes(x, weight)))
     records = _record(tile, constant(0, i64))
-    dot_tiles_q8(weight, groups, records, q8_stride(x.shape[1]), tile.count, panel)
+    stride_x = q8_stride(x.shape[1])
+    # A line of the result is a token's, with a stride that no prefetcher follows.
+    for token in loop(tile.count):
+        prefetch(y.at(token * stride + group * GROUP), locality=2)
+    dot_tiles_q8(weight, groups, records, stride_x, tile.count, x.shape[0], panel)
     for start in loop(tile.count, step=TOKENS):
         first = minimum(start, tile.count - TOKENS)
         for t in range(TOKENS):
