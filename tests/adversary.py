@@ -25,9 +25,13 @@ Places = dict[object, Array]
 
 def meaning(program: Program, values: dict[str, Array], steps: int = 3) -> dict[str, Array]:
     """The outputs, every value in memory of its own. An open loop runs `steps` times."""
-    names = dict(values)
+    names = {**values, **_constants(program)}
     _pure_body(program.body, names, steps)
     return {name: names[name] for name in program.outputs}
+
+
+def _constants(program: Program) -> dict[str, Array]:
+    return {each.value.name: np.array(each.number) for each in program.constants}
 
 
 def _pure_body(body: tuple[Item, ...], names: dict[str, Array], steps: int) -> None:
@@ -52,8 +56,9 @@ def _pure_body(body: tuple[Item, ...], names: dict[str, Array], steps: int) -> N
 
 
 def _apply(op: Op, names: dict[str, Array]) -> Array | None:
+    attrs = {**dict(op.attrs), **{attr: names[name].item() for attr, name in op.scalars}}
     with np.errstate(all="ignore"):
-        return OPS[op.name].meaning(*(names[name] for name in op.operands), **dict(op.attrs))
+        return OPS[op.name].meaning(*(names[name] for name in op.operands), **attrs)
 
 
 # The program written out -------------------------------------------------------------------------
@@ -82,7 +87,7 @@ def adversary(
     program: Program, values: dict[str, Array], seed: int, steps: int = 3
 ) -> dict[str, Array]:
     """The outputs of `program` under a random legal schedule; states in `values` are written."""
-    names = dict(values)
+    names = {**values, **_constants(program)}
     for value in program.inputs:
         names[value.name] = names[value.name].copy()
     unrolled = _Unrolled(program, steps)

@@ -4,6 +4,7 @@ import toys
 from broken import broken
 from broken_calls import CALLS_AND_RESULTS
 from broken_kernels import KERNELS
+from broken_varied import VARIED
 
 LOOPS = [
     broken(
@@ -551,4 +552,4 @@ RACES = [
     ),
 ]
 
-BROKEN = [*KERNELS, *CALLS_AND_RESULTS, *LOOPS, *LIFETIMES, *RACES]
+BROKEN = [*KERNELS, *CALLS_AND_RESULTS, *LOOPS, *VARIED, *LIFETIMES, *RACES]

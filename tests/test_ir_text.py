@@ -15,6 +15,7 @@ from hotloop.ir.names import NAME, Row, blocks, compress, expand
 from hotloop.ir.parse import parse, parse_graph, parse_kernel, parse_program
 from hotloop.ir.program import (
     Call,
+    Constant,
     Item,
     Kernel,
     Loop,
@@ -24,7 +25,7 @@ from hotloop.ir.program import (
     Stage,
 )
 from hotloop.ir.text import print_kernel, text
-from hotloop.ir.types import FORMATS, TensorType, tensor
+from hotloop.ir.types import FORMATS, TensorType, tensor, variant
 from hotloop.util.errors import ProgramError
 
 # Anything that can be printed: names, numbers and structure at random, sense not required ---------
@@ -38,9 +39,10 @@ NAMES = st.one_of(
         st.sampled_from(["", ".w", ".1", ".w.2"]),
     ),
 )
+VARIANTS = st.lists(st.sampled_from(list(FORMATS.values())), min_size=2, max_size=3, unique=True)
 TYPES = st.builds(
     TensorType,
-    st.sampled_from(list(FORMATS.values())),
+    st.sampled_from(list(FORMATS.values())) | st.builds(variant, VARIANTS),
     st.lists(st.integers(0, 9), max_size=3).map(tuple),
 )
 VALUES = st.builds(Value, NAMES, TYPES)
@@ -55,8 +57,14 @@ def _many(strategy: st.SearchStrategy, size: int = 4) -> st.SearchStrategy:
 
 
 OPS = st.builds(
-    Op, WORDS, _many(NAMES), st.none() | VALUES, _many(st.tuples(st.just("eps"), ATTRS), 2)
+    Op,
+    WORDS,
+    _many(NAMES),
+    st.none() | VALUES,
+    _many(st.tuples(st.just("eps"), ATTRS), 2),
+    _many(st.tuples(st.just("scale"), NAMES), 2),
 )
+CONSTANTS = st.builds(Constant, VALUES, st.integers() | st.floats(allow_nan=False))
 GRAPHS = st.builds(
     Graph,
     NAMES,
@@ -80,7 +88,7 @@ STAGES = st.builds(
 KERNELS = st.builds(Kernel.of, NAMES, _many(VALUES, 6), _many(NAMES, 2), _many(STAGES, 2))
 ARGS = st.builds(
     LoopArg,
-    st.sampled_from(["invariant", "stacked", "carried", "state"]),
+    st.sampled_from(["invariant", "stacked", "variant", "carried", "state"]),
     NAMES,
     st.one_of(st.tuples(NAMES), _many(NAMES, 6)),
     st.just("") | NAMES,
@@ -116,6 +124,7 @@ def programs(draw: st.DrawFn) -> Program:
             _many(st.tuples(NAMES, NAMES), 2),
             st.just("") | NAMES,
             st.sampled_from(["item", "program"]),
+            _many(CONSTANTS),
         )
     )
 

@@ -436,8 +436,40 @@ program @launches launch=item {
 }
 """
 
+#: Layers that differ in a scalar and in the format of a weight; one more stands outside the loop.
+VARIED = """
+program @varied launch=program {
+  input %x : f32[1,32]
+  weight %norm.{0..3} : f32[32]
+  weight %w.0 : f32[32,32]
+  weight %w.1 : q8_0[32,32]
+  weight %w.2 : f32[32,32]
+  weight %w.3 : q8_0[32,32]
+  constant %eps.{0..1} : f32[] = 0.5
+  constant %eps.{2..3} : f32[] = 2.0
+  kernel @k(%x : f32[1,32], %norm : f32[32], %w : f32|q8_0[32,32], %eps : f32[]) -> (%y) {
+    stage %s0 after %entry prefetch {
+      each %n = rms_norm(%x, %norm) {eps=%eps} : f32[1,32]
+      part tile 8 { %l = linear(%n, %w) : f32[1,32] }
+    }
+    stage %s1 after %s0 { part tile 8 { %y = add(%x, %l) : f32[1,32] } }
+  }
+  loop %i < 3 {
+    carried %x = %x next %y buffers 1
+    stacked %norm = %norm.{0..2}
+    variant %w = %w.{0..2}
+    stacked %eps = %eps.{0..2}
+    %y = call @k(%x, %norm, %w, %eps)
+    yield %y -> %z
+  }
+  %out = call @k(%z, %norm.3, %w.3, %eps.3)
+  output %out
+}
+"""
+
 #: What the ladder does not show.
 OTHERS = {
+    "varied": VARIED,
     "small": SMALL,
     "alternating": ALTERNATING,
     "period": PERIOD,

@@ -1,6 +1,6 @@
 """The compiler: which passes run, in which order. The file to read first.
 
-    graph ──fuse──▶ calls ──loop──▶ a loop over layers ──pipeline──▶ fewer syncs, prefetch
+    graph ──fuse──▶ calls ──lift, loop──▶ a loop over layers ──pipeline──▶ fewer syncs, prefetch
           ──repeat, loop, unbound──▶ a loop over tokens ──memory, partition──▶ program
 
 The rungs of the ladder are the same compiler with passes left out.
@@ -15,6 +15,7 @@ from hotloop.ir.text import text
 from hotloop.ir.verify import verify
 from hotloop.machine.machine import Machine
 from hotloop.passes.fuse import fuse
+from hotloop.passes.lift import lift
 from hotloop.passes.loop import loop
 from hotloop.passes.lower import lower
 from hotloop.passes.memory import memory
@@ -67,6 +68,7 @@ def compile_graph(
 
     program = done("lower", lower(graph)) if schedule == "ops" else done("fuse", *fuse(graph))
     if rung >= SCHEDULES.index("looped"):
+        program = done("lift", *lift(program))
         program = done("loop", *loop(program))
     if rung >= SCHEDULES.index("pipelined"):
         program = done("pipeline", *pipeline(program))

@@ -39,12 +39,21 @@ class Value:
 
 @dataclass(frozen=True)
 class Op:
-    """One tensor operation: `result = name(operands) {attrs}`; no result where it only writes."""
+    """One tensor operation: `result = name(operands) {attrs}`; no result where it only writes.
+
+    `scalars` are attributes whose numbers are parameters of the kernel: (attribute, parameter).
+    """
 
     name: str
     operands: tuple[str, ...]
     result: Value | None = None
     attrs: tuple[tuple[str, Attr], ...] = ()
+    scalars: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The names it reads (or writes in place): operands, and parameters for attributes."""
+        return (*self.operands, *(name for _, name in self.scalars))
 
     def attr(self, name: str) -> Attr:
         return dict(self.attrs)[name]

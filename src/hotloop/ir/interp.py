@@ -98,9 +98,15 @@ def bind(program: Program, values: Mapping[str, Array]) -> tuple[list[Bound], di
 
 def _declared(thing: Graph | Program, values: Mapping[str, Array]) -> dict[str, Array]:
     """The arrays of everything that is declared; inputs are copied, states are not."""
-    arrays = {}
+    arrays: dict[str, Array] = {}
     weights = {weight.name for weight in thing.weights}
+    if isinstance(thing, Program):
+        for constant in thing.constants:
+            name, dtype = constant.value.name, constant.value.type.format.numpy
+            arrays[name] = np.asarray(constant.number, dtype)
     for value in thing.declared():
+        if value.name in arrays:
+            continue
         if value.name not in values:
             raise UsageError(f"There is no value for {value}.")
         array = values[value.name]
@@ -142,8 +148,9 @@ def _compute(op: Op, arrays: dict[str, Array], result: Array | None) -> str:
 
 
 def _meaning(op: Op, arrays: Mapping[str, Array]) -> Array | None:
+    attrs = {**dict(op.attrs), **{attr: arrays[name].item() for attr, name in op.scalars}}
     with np.errstate(all="ignore"):  # NaN and infinity are data here
-        return OPS[op.name].meaning(*(arrays[name] for name in op.operands), **dict(op.attrs))
+        return OPS[op.name].meaning(*(arrays[name] for name in op.operands), **attrs)
 
 
 @dataclass

@@ -15,6 +15,7 @@ from hotloop.ir.names import WORD, expand
 from hotloop.ir.program import (
     ArgKind,
     Call,
+    Constant,
     Item,
     Kernel,
     Launch,
@@ -24,7 +25,7 @@ from hotloop.ir.program import (
     Program,
     Stage,
 )
-from hotloop.ir.types import FORMATS, TensorType
+from hotloop.ir.types import FORMATS, Format, TensorType, variant
 from hotloop.util.errors import ProgramError
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ _TOKEN = re.compile(
     |(?P<number>-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|-inf\b)
     |(?P<word>[A-Za-z_]\w*)
     |(?P<string>"(?:[^"\\\n]|\\.)*")
-    |(?P<mark>->|[(){{}}\[\],:=<])
+    |(?P<mark>->|[(){{}}\[\],:=<|])
     |(?P<other>.)""",
     re.VERBOSE,
 )
@@ -197,6 +198,7 @@ class _Parser:
 
     def program(self) -> Program:
         name, head, body = self.symbol(), _Head(), list[Item]()
+        constants: list[Constant] = []
         self.expect("launch")
         self.expect("=")
         launch: Launch = "item" if self.accept("item") else "program"
@@ -206,13 +208,17 @@ class _Parser:
         def statement() -> None:
             if self.accept("kernel"):
                 self.define_kernel()
+            elif self.accept("constant"):
+                constants.extend(self.constants())
             elif not self.head(head):
                 body.append(self.item())
 
         self.block(statement)
         if uncalled := [name for name in self.kernels if name not in self.called]:
             raise self.error(f"a call of @{uncalled[0]}, which the program defines")
-        return Program(name, *head.declared(), tuple(body), *head.results(), launch=launch)
+        return Program(
+            name, *head.declared(), tuple(body), *head.results(), launch, tuple(constants)
+        )
 
     def head(self, head: "_Head") -> bool:
         """A declaration or a result; False where something else comes next."""
@@ -244,6 +250,26 @@ class _Parser:
 
         into += self.together(self.separated(entry), start)
 
+    def constants(self) -> list[Constant]:
+        start = self.token
+
+        def entry() -> list[Constant]:
+            names = self.words()
+            self.expect(":")
+            type = self.type()
+            self.expect("=")
+            number = self.number()
+            return [Constant(Value(name, type), number) for name in names]
+
+        return self.together(self.separated(entry), start)
+
+    def number(self) -> int | float:
+        token = self.token
+        if token.text in ("inf", "nan") or token.kind == "number":
+            self.at += 1
+            return int(token.text) if re.fullmatch(r"-?\d+", token.text) else float(token.text)
+        raise self.error("a number")
+
     def together(self, families: list[list[T]], start: _Token) -> list[T]:
         """The first of each family, then the second of each, …"""
         if len({len(family) for family in families}) > 1:
@@ -251,12 +277,21 @@ class _Parser:
         return [one for row in zip(*families, strict=True) for one in row]
 
     def type(self) -> TensorType:
+        format = self.format()
+        if self.accept("|"):
+            others = [self.format()]
+            while self.accept("|"):
+                others.append(self.format())
+            format = variant([format, *others])
+        self.expect("[")
+        return TensorType(format, tuple(self.closed(lambda: self.integer("a dimension"), "]")))
+
+    def format(self) -> Format:
         token = self.token
         format = FORMATS.get(self.take("word", "a type such as f32[1,576]"))
         if format is None:
             raise self.error("a format: " + ", ".join(FORMATS), token)
-        self.expect("[")
-        return TensorType(format, tuple(self.closed(lambda: self.integer("a dimension"), "]")))
+        return format
 
     # Kernels -------------------------------------------------------------------------------------
 
@@ -312,24 +347,33 @@ class _Parser:
         name = self.take("word", "an op such as add(%a, %b)")
         self.expect("(")
         operands = tuple(self.closed(self.name, ")"))
-        attrs = tuple(self.closed(self.attribute, "}")) if self.accept("{") else ()
-        if result is None:
-            return Op(name, operands, None, attrs)
-        self.expect(":")
-        return Op(name, operands, Value(result, self.type()), attrs)
+        attrs, scalars = list[tuple[str, Attr]](), list[tuple[str, str]]()
 
-    def attribute(self) -> tuple[str, Attr]:
-        name = self.take("word", "an attribute such as eps=1e-05")
-        self.expect("=")
+        def attribute() -> None:
+            attr = self.take("word", "an attribute such as eps=1e-05")
+            self.expect("=")
+            if self.token.kind == "name":
+                scalars.append((attr, self.name()))
+            else:
+                attrs.append((attr, self.attribute()))
+
+        if self.accept("{"):
+            self.closed(attribute, "}")
+        typed = None
+        if result is not None:
+            self.expect(":")
+            typed = Value(result, self.type())
+        return Op(name, operands, typed, tuple(attrs), tuple(scalars))
+
+    def attribute(self) -> Attr:
         token = self.token
-        self.at += token.kind != "end"
         if token.kind == "string":
-            return name, self.string(token)
-        if token.kind == "number" and re.fullmatch(r"-?\d+", token.text):
-            return name, int(token.text)
-        if token.kind == "number" or token.text in ("inf", "nan"):
-            return name, float(token.text)
-        raise self.error('a number or a "text"', token)
+            self.at += 1
+            return self.string(token)
+        if token.kind != "number" and token.text not in ("inf", "nan"):
+            self.at += token.kind != "end"
+            raise self.error('a number or a "text"', token)
+        return self.number()
 
     def string(self, token: _Token) -> str:
         try:

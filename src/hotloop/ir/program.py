@@ -1,10 +1,10 @@
 """The program: kernels, calls of kernels, and loops over calls.
 
-    program  := declaration… item… output…        (declarations as in `hotloop.ir.graph`)
+    program  := declaration… constant… item… output…   (declarations as in `hotloop.ir.graph`)
     item     := call | loop
     call     := results = call @kernel(arguments)
     loop     := loop %i < trip { argument… item… yield… }
-    argument := invariant | stacked | carried | state
+    argument := invariant | stacked | variant | carried | state
     kernel   := kernel @name(params) -> (results) { stage… }
     stage    := stage %name (after %stage… | barrier) { each op… part… }
     part     := tile rows { op… }
@@ -25,12 +25,12 @@ from weakref import WeakValueDictionary
 
 from hotloop.ir.graph import Op, Value
 from hotloop.ir.ops import OPS
-from hotloop.ir.types import TensorType
+from hotloop.ir.types import TensorType, variant
 
 #: In `Stage.after`: everything that comes before the call.
 ENTRY = "entry"
 
-ArgKind = Literal["invariant", "stacked", "carried", "state"]
+ArgKind = Literal["invariant", "stacked", "variant", "carried", "state"]
 Launch = Literal["item", "program"]
 
 
@@ -159,6 +159,7 @@ class LoopArg:
 
     invariant   `outer` holds the one outside name
     stacked     `outer` holds a name for each iteration
+    variant     the same, but of weights in different formats; inside, its format is one of them
     carried     `outer` holds the initial value; `next` is the body's value for the next iteration.
                 With `buffers` = 2 the two alternate between two buffers, with 1 they share one.
     state       like invariant (one name) or stacked (one for each iteration), and written in place
@@ -210,10 +211,18 @@ class Loop:
 
     def stacks(self) -> Iterator[LoopArg]:
         """Arguments with another buffer in each iteration."""
-        return (arg for arg in self.args if arg.kind in ("stacked", "state") and len(arg.outer) > 1)
+        return (arg for arg in self.args if arg.kind != "carried" and len(arg.outer) > 1)
 
 
 Item = Call | Loop
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number that kernels take as an argument; its type is a scalar, i32[] or f32[]."""
+
+    value: Value
+    number: int | float
 
 
 @dataclass(frozen=True)
@@ -233,11 +242,13 @@ class Program:
     feedback: tuple[tuple[str, str], ...] = ()
     until: str = ""
     launch: Launch = "item"
+    constants: tuple[Constant, ...] = ()
 
     def declared(self) -> Iterator[Value]:
         yield from self.inputs
         yield from self.weights
         yield from self.states
+        yield from (constant.value for constant in self.constants)
 
     @cached_property
     def types(self) -> dict[str, TensorType]:
@@ -274,9 +285,17 @@ def define_types(body: tuple[Item, ...], types: dict[str, TensorType]) -> None:
 
 def loop_types(loop: Loop, outside: Mapping[str, TensorType]) -> dict[str, TensorType]:
     """The type of every name inside `loop`."""
-    types = {arg.name: outside[arg.outer[0]] for arg in loop.args}
+    types = {arg.name: argument_type(arg, outside) for arg in loop.args}
     define_types(loop.body, types)
     return types
+
+
+def argument_type(arg: LoopArg, outside: Mapping[str, TensorType]) -> TensorType:
+    """The type of a loop argument inside the loop."""
+    first = outside[arg.outer[0]]
+    if arg.kind != "variant":
+        return first
+    return TensorType(variant(outside[name].format for name in arg.outer), first.shape)
 
 
 def map_kernels(program: Program, change: Callable[[Kernel], Kernel]) -> Program:

@@ -3,9 +3,12 @@
 The grammar is that of `hotloop.ir.graph` and `hotloop.ir.program`, and
 
     types      f32[1,576]
+    constants  constant %layer.window.{0..5} : i32[] = 512
     ops        %q = rope(%k, %pos, %table) {head_dim=64, pairing="half"} : f32[1,576]
     stages     stage %s1 after %entry, %s0 prefetch { … }        stage %s1 barrier { … }
     loops      loop %i < 30 { … }                                loop %t until %done { … }
+               %n = rms_norm(%x, %w) {eps=%eps} : f32[1,576]     eps is a parameter
+    variants   q4_0|q8_0[576,576]                  one format or the other, by the iteration
     arguments  carried %x = %x.0 next %y buffers 2
                stacked %w = %blk.{0..29}.w         one argument, a name for each iteration
                stacked %w = [%a, %b.{1..7}]        the same where one word does not say it
@@ -45,7 +48,7 @@ def print_kernel(kernel: Kernel) -> str:
 
 
 def print_program(program: Program) -> str:
-    body = _declarations(program)
+    body = _declarations(program) + _constants(program)
     for kernel in program.kernels:
         body += _kernel(kernel)
     body += _items(program.body) + _results(program)
@@ -90,6 +93,14 @@ def _declare(keyword: str, values: tuple[Value, ...]) -> list[str]:
     return _rows(keyword, rows, lambda row: f"%{row.names[0]} : {row.rest}")
 
 
+def _constants(program: Program) -> list[str]:
+    rows = [
+        Row((constant.value.name,), f"{constant.value.type} = {_attr(constant.number)}")
+        for constant in program.constants
+    ]
+    return _rows("constant", rows, lambda row: f"%{row.names[0]} : {row.rest}")
+
+
 def _rows(keyword: str, rows: Sequence[Row], show: Callable[[Row], str]) -> list[str]:
     lines = []
     for block in blocks(rows):
@@ -122,8 +133,10 @@ def _attr(value: Attr) -> str:
 
 def _op(op: Op) -> str:
     line = f"{op.name}({', '.join(f'%{name}' for name in op.operands)})"
-    if op.attrs:
-        line += " {" + ", ".join(f"{name}={_attr(value)}" for name, value in op.attrs) + "}"
+    attrs = [(name, _attr(value)) for name, value in op.attrs]
+    attrs += [(attr, f"%{name}") for attr, name in op.scalars]
+    if attrs:
+        line += " {" + ", ".join(f"{name}={value}" for name, value in attrs) + "}"
     if op.result:
         line = f"%{op.result.name} = {line} : {op.result.type}"
     return line

@@ -7,7 +7,7 @@ safetensors files become the formats of `hotloop.ir.grouped` when they are read,
 ones those of `hotloop.ir.unpacked`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -29,6 +29,8 @@ class Format:
     """Whether the codes of a block are integers, so that 8-bit dot products can take them."""
     made_of: str = ""
     """What files hold instead, where the format is hotloop's own."""
+    variants: tuple["Format", ...] = ()
+    """The formats of which it is one, where a loop chooses it in each iteration (`q4_0|q8_0`)."""
 
     @property
     def quantised(self) -> bool:
@@ -106,6 +108,16 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 )
 
 
+def variant(formats: Iterable[Format]) -> Format:
+    """The format that is one of several; blocks and bytes are those of the largest."""
+    order = list(FORMATS)
+    each = {one for fmt in formats for one in fmt.variants or (fmt,)}
+    chosen = sorted(each, key=lambda fmt: order.index(fmt.name))
+    largest = max(chosen, key=lambda fmt: fmt.block_bytes / fmt.block)
+    name = "|".join(fmt.name for fmt in chosen)
+    return Format(name, largest.block, largest.block_bytes, variants=tuple(chosen))
+
+
 @dataclass(frozen=True)
 class TensorType:
     """A format and a shape, row-major: `q4_1[576,1536]` is 576 rows of 1,536 elements."""
@@ -121,6 +133,16 @@ class TensorType:
     def nbytes(self) -> int:
         """Bytes in the model file's own layout."""
         return self.elements // self.format.block * self.format.block_bytes
+
+    @property
+    def cases(self) -> tuple["TensorType", ...]:
+        """The types that a value of this one may have: itself, or those of its variants."""
+        formats = self.format.variants or (self.format,)
+        return tuple(TensorType(format, self.shape) for format in formats)
+
+    def fits(self, other: "TensorType") -> bool:
+        """Whether a value of this type may stand where `other` is expected."""
+        return self == other or set(self.cases) <= set(other.cases)
 
     def __str__(self) -> str:
         return f"{self.format.name}[{','.join(map(str, self.shape))}]"

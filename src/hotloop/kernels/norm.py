@@ -30,7 +30,7 @@ def rms_norm(tile: Tile) -> None:
     y = tile.result.cast(f32)
     for token in loop(minimum(tile.hi, tile.count), tile.lo):
         at = token * row_stride(width)
-        _rms_norm(x.at(at), y.at(at), weight, width, float(tile.spec.attr("eps")))
+        _rms_norm(x.at(at), y.at(at), weight, width, tile.scalar("eps"))
 
 
 @kernel("head_norm")
@@ -44,10 +44,10 @@ def head_norm(tile: Tile) -> None:
     for token in loop(tile.count):
         for head in loop(tile.hi, tile.lo, head_dim):
             at = token * stride + head
-            _rms_norm(x.at(at), y.at(at), weight, head_dim, float(tile.spec.attr("eps")))
+            _rms_norm(x.at(at), y.at(at), weight, head_dim, tile.scalar("eps"))
 
 
-def _rms_norm(row: Pointer, out: Pointer, weight: Pointer, width: int, eps: float) -> None:
+def _rms_norm(row: Pointer, out: Pointer, weight: Pointer, width: int, eps: Value) -> None:
     squares = _sum(row, width, _square)
     scale = 1.0 / sqrt(squares / float(width) + eps)
     for i, lanes in strip(width):
@@ -65,7 +65,7 @@ def layer_norm(tile: Tile) -> None:
         row, out = x.at(token * row_stride(width)), y.at(token * row_stride(width))
         mean = _sum(row, width, lambda value, total: total + value) / float(width)
         squares = _sum(row, width, _square, mean)
-        scale = 1.0 / sqrt(squares / float(width) + float(tile.spec.attr("eps")))
+        scale = 1.0 / sqrt(squares / float(width) + tile.scalar("eps"))
         for i, lanes in strip(width):
             value = (row.load(i, lanes) - mean) * scale * weight.load(i, lanes)
             for bias in biases:

@@ -17,7 +17,7 @@ def rope(tile: Tile) -> None:
     rotate = _rotate_half if tile.spec.attr("pairing") == "half" else _rotate_interleaved
     x, pos, table = tile.operands
     assert tile.result is not None
-    first_row = int(tile.spec.attr("first_row"))
+    first_row = tile.scalar("first_row")
     for token in loop(tile.count):
         angles = table.cast(f32).at((position_of(pos, pos_type, token) + first_row) * turned)
         row = token * row_stride(x_type.shape[1])

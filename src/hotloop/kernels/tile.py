@@ -2,13 +2,13 @@
 
 Every op is compiled to one LLVM function with the same shape of signature,
 
-    void tile(ptr operand…, ptr result, i64 lo, i64 hi, i64 count, ptr scratch)
+    void tile(ptr operand…, ptr scalar…, ptr result, i64 lo, i64 hi, i64 count, ptr scratch)
 
-(`result` only where the op has one), which computes rows lo … hi of the result for the first
-`count` tokens of the step. What a row is, `hotloop.ir.ops` says. A tile function is pure but for
-its result, the state that the op writes, and `scratch`, which belongs to the calling thread. It
-computes each row by itself in a fixed order, so neither the tiling nor the number of threads can
-change a bit.
+(a `scalar` for each attribute that is a number in memory, `result` only where the op has one),
+which computes rows lo … hi of the result for the first `count` tokens of the step. What a row is,
+`hotloop.ir.ops` says. A tile function is pure but for its result, the state that the op writes, and
+`scratch`, which belongs to the calling thread. It computes each row by itself in a fixed order, so
+neither the tiling nor the number of threads can change a bit.
 
 Layouts in memory (all buffers 64-byte aligned, rows padded so that vectors may run over):
 
@@ -20,25 +20,27 @@ Layouts in memory (all buffers 64-byte aligned, rows padded so that vectors may 
     values        f16|f32[pages, heads, page, head_dim], row-major; a page is a multiple of 16
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
 
 from llvmlite import ir
 
 from hotloop.ir.graph import Attr
-from hotloop.ir.ops import row_count
+from hotloop.ir.ops import OPS, row_count
 from hotloop.ir.types import TensorType
-from hotloop.lang import Module, Pointer, Value, function, i64, ptr
+from hotloop.lang import Module, Pointer, Value, constant, f32, function, i32, i64, ptr
 
 
 @dataclass(frozen=True)
 class OpSpec:
-    """What a tile function is specialised on."""
+    """What a tile function is specialised on; `scalars` are attributes that it reads in memory."""
 
     name: str
     operands: tuple[TensorType, ...]
     result: TensorType | None
     attrs: tuple[tuple[str, Attr], ...] = ()
+    scalars: tuple[str, ...] = ()
 
     def attr(self, name: str) -> Attr:
         return dict(self.attrs)[name]
@@ -47,6 +49,14 @@ class OpSpec:
     def rows(self) -> int:
         """Rows of the whole op, in the unit that `OpDef.rows` names."""
         return row_count(self.name, self.operands, self.result)
+
+    @property
+    def cases(self) -> tuple["OpSpec", ...]:
+        """Itself, or one for each format where an operand has variants."""
+        return tuple(
+            replace(self, operands=operands)
+            for operands in product(*(type.cases for type in self.operands))
+        )
 
 
 @dataclass
@@ -60,6 +70,17 @@ class Tile:
     hi: Value
     count: Value
     scratch: Pointer
+    scalars: Mapping[str, Pointer]
+
+    def scalar(self, name: str) -> Value:
+        """An attribute as a value, f32 or i64: a constant, or what is in memory."""
+        whole = OPS[self.spec.name].scalars[name] == "i32"
+        if name not in self.spec.scalars:
+            number = self.spec.attr(name)
+            assert not isinstance(number, str)
+            return constant(number, i64 if whole else f32)
+        pointer = self.scalars[name]
+        return pointer.cast(i32).load().to(i64) if whole else pointer.cast(f32).load()
 
 
 @dataclass(frozen=True)
@@ -111,6 +132,7 @@ def buffer_bytes(type: TensorType) -> int:
 def define(module: Module, spec: OpSpec, name: str) -> ir.Function:
     """Trace the tile function of `spec` into `module`."""
     params = [(f"operand{i}", ptr) for i in range(len(spec.operands))]
+    params += [(name, ptr) for name in spec.scalars]
     if spec.result is not None:
         params.append(("result", ptr))
     params += [("lo", i64), ("hi", i64), ("count", i64), ("scratch", ptr)]
@@ -119,6 +141,7 @@ def define(module: Module, spec: OpSpec, name: str) -> ir.Function:
         addresses = [pointer for pointer in pointers if isinstance(pointer, Pointer)]
         assert isinstance(scratch, Pointer)
         operands = addresses[: len(spec.operands)]
+        scalars = dict(zip(spec.scalars, addresses[len(operands) :], strict=False))
         result = addresses[-1] if spec.result is not None else None
-        KERNELS[spec.name].body(Tile(spec, operands, result, lo, hi, count, scratch))
+        KERNELS[spec.name].body(Tile(spec, operands, result, lo, hi, count, scratch, scalars))
     return module.functions[name]

@@ -18,6 +18,7 @@ else the run ends there and a remark names the argument:
     invariant   the same name in every iteration
     stacked     a name for each iteration, all defined before the run; one that is only read may
                 come again (layers that share a table)
+    variant     the same with weights of several formats, where the kernel takes any of them
     carried     an outside name first, then always the same result of the iteration before
     state       invariant or stacked, and written in place
 
@@ -131,7 +132,7 @@ def _build(program: Program, run: Run) -> Loop:
     used_after = leaving.union(*(item.uses for item in body[run.end :]))
     _check_escapes(iterations, used_after)
     slots = [
-        [_classify(iterations, j, a) for a in range(len(item.uses))]
+        [_classify(program, iterations, j, a) for a in range(len(item.uses))]
         for j, item in enumerate(iterations[0])
     ]
     return _assemble(iterations, slots, used_after)
@@ -149,7 +150,9 @@ def _producers(items: Sequence[Item]) -> dict[str, tuple[int, int]]:
     return {name: (j, b) for j, item in enumerate(items) for b, name in enumerate(item.defines)}
 
 
-def _classify(iterations: Sequence[Sequence[Item]], j: int, a: int) -> Slot | None:
+def _classify(
+    program: Program, iterations: Sequence[Sequence[Item]], j: int, a: int
+) -> Slot | None:
     """The class of argument `a` of item `j`; None for a value made earlier in the same iteration.
 
     Raises `_BrokenRunError` at the first iteration that fits none.
@@ -183,7 +186,10 @@ def _classify(iterations: Sequence[Sequence[Item]], j: int, a: int) -> Slot | No
     if written and len(set(values)) < len(values):
         k = next(k for k in range(1, len(values)) if values[k] in values[:k])
         raise _BrokenRunError(k, f"{label} is neither fixed nor stacked: %{values[k]} again")
-    return Slot("state" if written else "stacked", tuple(values))
+    if written:
+        return Slot("state", tuple(values))
+    formats = {program.types[value].format for value in values}
+    return Slot("stacked" if len(formats) == 1 else "variant", tuple(values))
 
 
 def _assemble(
@@ -285,7 +291,7 @@ def _describe(made: Loop) -> str:
     kinds = [arg.kind for arg in made.args]
     counts = ", ".join(
         f"{kinds.count(kind)} {kind}"
-        for kind in ("carried", "stacked", "state", "invariant")
+        for kind in ("carried", "stacked", "variant", "state", "invariant")
         if kind in kinds
     )
     return f"{made.trip} iterations of {len(made.body)} items; arguments: {counts}"

@@ -74,15 +74,14 @@ def count(program: Program) -> Counts:
 
 def traffic(program: Program) -> Traffic:
     """The bytes that one token reads, by walking every call with the buffers that it gets."""
-    weights = {value.name for value in program.weights}
     read: dict[str, int] = {}
     kv = 0
     for call, args in executed(program.body, {}):
-        outer = dict(zip((param.name for param in call.kernel.params), args, strict=True))
-        types = call.kernel.types
+        weights = weights_of(program, call, args)
+        types = {**call.kernel.types, **weights}
         for op in call.kernel.ops:
             for name in op.operands:
-                if outer.get(name) in weights:
+                if name in weights:
                     format_name, share = types[name].format.name, weight_share(op, name, types)
                     read[format_name] = read.get(format_name, 0) + share
             if op.name in ("attend", "attention"):
@@ -97,6 +96,13 @@ def multiply_adds(graph: Graph) -> int:
         for op in graph.ops
         if op.name == "linear" and op.result and op.result.name not in graph.outputs
     )
+
+
+def weights_of(program: Program, call: Call, args: tuple[str, ...]) -> dict[str, TensorType]:
+    """The call's parameters that are weights, with the types of those: of variants, the chosen."""
+    stored = {value.name: value.type for value in program.weights}
+    pairs = zip(call.kernel.params, args, strict=True)
+    return {param.name: stored[name] for param, name in pairs if name in stored}
 
 
 def weight_share(op: Op, name: str, types: Mapping[str, TensorType]) -> int:

@@ -4,9 +4,9 @@ For every rung of the ladder what a token costs; for the loaded one what each lo
 which stages each kernel has, what the passes remarked, and what compiling took.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,7 +15,7 @@ from hotloop.compiler import SCHEDULES, compile_graph
 from hotloop.ir.graph import Graph, Op
 from hotloop.ir.names import Row, blocks, expand
 from hotloop.ir.ops import CHUNK
-from hotloop.ir.program import Call, Item, Kernel, Loop, Part, Program, Stage, loop_types
+from hotloop.ir.program import Call, Item, Kernel, Loop, LoopArg, Part, Program, Stage, loop_types
 from hotloop.ir.types import TensorType
 from hotloop.kernels.pack import matrix, packed_bytes
 from hotloop.machine.host import host
@@ -68,7 +68,8 @@ class ArgumentReport:
 
     `buffers` are those of one argument; `stride` is the distance in bytes from the one of an
     iteration to that of the next, None where there is one buffer or the distances differ.
-    `nbytes` is what all of them hold together, as the model file stores it.
+    `nbytes` is what all of them hold together, as the model file stores it. `in_turn` has what
+    differs besides: the numbers of a stacked scalar, the formats of a variant.
     """
 
     name: str
@@ -77,6 +78,7 @@ class ArgumentReport:
     buffers: int
     stride: int | None
     nbytes: int
+    in_turn: str = ""
 
 
 @dataclass(frozen=True)
@@ -226,13 +228,15 @@ def bits_in_memory(graph: Graph) -> dict[str, float]:
 def loop_reports(program: Program, graph: Graph) -> tuple[LoopReport, ...]:
     """Every loop, outer ones first, with what each argument became."""
     offsets = {**place_weights(graph).offsets, **place_states(graph).offsets}
+    numbers = {constant.value.name: f"{constant.number}" for constant in program.constants}
     reports: list[LoopReport] = []
 
     def visit(body: tuple[Item, ...], outside: dict[str, TensorType]) -> None:
         for item in body:
             if isinstance(item, Loop):
                 types = loop_types(item, outside)
-                arguments = tuple(_arguments(item, types, offsets))
+                in_turn = {arg.name: _in_turn(arg, outside, numbers) for arg in item.args}
+                arguments = tuple(_arguments(item, types, offsets, in_turn))
                 items = tuple(_label(inner) for inner in item.body)
                 reports.append(LoopReport(item.index, item.trip, items, arguments))
                 visit(item.body, types)
@@ -241,15 +245,27 @@ def loop_reports(program: Program, graph: Graph) -> tuple[LoopReport, ...]:
     return tuple(reports)
 
 
+def _in_turn(arg: LoopArg, types: Mapping[str, TensorType], numbers: Mapping[str, str]) -> str:
+    """`512 ×5, 0, 512 ×5`: the numbers of a stacked scalar, or the formats of a variant."""
+    if arg.kind == "variant":
+        values = [types[name].format.name for name in arg.outer]
+    elif all(name in numbers for name in arg.outer):
+        values = [numbers[name] for name in arg.outer]
+    else:
+        return ""
+    runs = [(value, len(list(run))) for value, run in groupby(values)]
+    return ", ".join(value + (f" ×{n}" if n > 1 else "") for value, n in runs)
+
+
 def _label(item: Item) -> str:
     return f"@{item.kernel.name}" if isinstance(item, Call) else f"loop %{item.index}"
 
 
-_KINDS = ("carried", "stacked", "state", "invariant")
+_KINDS = ("carried", "stacked", "variant", "state", "invariant")
 
 
 def _arguments(
-    loop: Loop, types: dict[str, TensorType], offsets: dict[str, int]
+    loop: Loop, types: dict[str, TensorType], offsets: dict[str, int], in_turn: dict[str, str]
 ) -> list[ArgumentReport]:
     """The arguments by class; those that differ in one number stand in one line."""
     rows = [
@@ -260,6 +276,7 @@ def _arguments(
                 types[arg.name],
                 max(len(arg.outer), arg.buffers),
                 _stride(arg.outer, offsets),
+                in_turn[arg.name],
             ),
         )
         for arg in loop.args
@@ -267,9 +284,11 @@ def _arguments(
     reports = []
     for (name,), rest in (row for block in blocks(rows) for row in block):
         assert isinstance(rest, tuple)
-        kind, type, buffers, stride = rest
+        kind, type, buffers, stride, turns = rest
         nbytes = type.nbytes * buffers * len(expand(name))
-        reports.append(ArgumentReport(name, _KINDS[kind], str(type), buffers, stride, nbytes))
+        reports.append(
+            ArgumentReport(name, _KINDS[kind], str(type), buffers, stride, nbytes, turns)
+        )
     return sorted(reports, key=lambda report: _KINDS.index(report.kind))
 
 

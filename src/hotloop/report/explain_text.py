@@ -99,6 +99,8 @@ def _loop(loop: LoopReport) -> Table:
             stride,
             size(argument.nbytes),
         )
+        if argument.in_turn:
+            table.add_row("", "in turn", argument.in_turn)
     return table
 
 

@@ -5,14 +5,15 @@ array [tokens, sites], whose columns the program names.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from hotloop.backends.cpu.profile import Events
 from hotloop.ir.program import Kernel, Loop, Program, Stage
-from hotloop.report.counts import executed, weight_share
+from hotloop.ir.types import TensorType
+from hotloop.report.counts import executed, weight_share, weights_of
 from hotloop.util.errors import UsageError
 
 #: What a pass through a stage is divided into, by the stamps at the ends of each part.
@@ -47,27 +48,23 @@ def sites(program: Program) -> list[Site]:
     endless = any(isinstance(item, Loop) and item.trip is None for item in program.body)
     if endless and len(program.body) > 1:
         raise UsageError("only a generation that is one loop can be profiled; try another rung.")
-    weights = {value.name for value in program.weights}
     seen: Counter[Kernel] = Counter()
     found: list[Site] = []
     for call, args in executed(program.body, {}):
         kernel = call.kernel
-        actual = zip((param.name for param in kernel.params), args, strict=True)
-        read = {name for name, outer in actual if outer in weights}
+        weights = weights_of(program, call, args)
         for stage in kernel.stages:
-            nbytes = _weight_bytes(kernel, stage, read)
+            nbytes = _weight_bytes(kernel, stage, weights)
             found.append(Site(kernel.name, stage.name, seen[kernel], nbytes))
         seen[kernel] += 1
     return [*found, Site("token", "end", 0, 0)] if endless else found
 
 
-def _weight_bytes(kernel: Kernel, stage: Stage, weights: set[str]) -> int:
+def _weight_bytes(kernel: Kernel, stage: Stage, weights: Mapping[str, TensorType]) -> int:
     """As `traffic` counts them: each op reads what it needs of its weights."""
+    types = {**kernel.types, **weights}
     return sum(
-        weight_share(op, name, kernel.types)
-        for op in stage.ops
-        for name in op.operands
-        if name in weights
+        weight_share(op, name, types) for op in stage.ops for name in op.operands if name in weights
     )
 
 

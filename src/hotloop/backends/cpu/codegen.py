@@ -10,18 +10,21 @@ grow with the number of layers, and nothing but the loop's index tells one layer
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 from llvmlite import ir
 
 from hotloop.backends.cpu import shared
-from hotloop.backends.cpu.kernel_code import CallSite, KernelCode
-from hotloop.backends.cpu.places import Region, Scope, Work
+from hotloop.backends.cpu.kernel_code import CallSite, KernelCode, format_number, variants
+from hotloop.backends.cpu.places import Region, Scope, Work, place_constants
 from hotloop.backends.cpu.profile import Event
 from hotloop.backends.cpu.sync import Sync, define_sync, word
-from hotloop.ir.program import Call, Item, Kernel, Loop, LoopArg, Program, calls
+from hotloop.ir.program import Call, Constant, Item, Kernel, Loop, LoopArg, Program, calls
+from hotloop.ir.types import Format
 from hotloop.lang import (
     Module,
     Pointer,
     Target,
+    Type,
     Value,
     Var,
     call,
@@ -32,8 +35,10 @@ from hotloop.lang import (
     i64,
     if_,
     loop,
+    null,
     ptr,
     ret,
+    u8,
     while_,
 )
 
@@ -50,13 +55,21 @@ class Generated:
     """The label of stage number i + 1."""
 
 
+CONSTANTS = -1
+"""The region of constants, which is in the code, not in the context."""
+
+
 @dataclass(frozen=True)
 class Address:
-    """Where a value lives in the current iteration: a region's base + offset + shift, in bytes."""
+    """Where a value lives in the current iteration: a region's base + offset + shift, in bytes.
+
+    `format` is that of a weight, by its number (`format_number`) where it differs by iteration.
+    """
 
     region: int
     offset: int
     shift: Value | None = None
+    format: Format | Value | None = None
 
 
 def generate(
@@ -154,12 +167,16 @@ class _ProgramLaunch:
                 value.name: Address(shared.WORK, self.work.places[((), value.name)])
                 for value in program.inputs
             }
+            constants = tuple(constant.value for constant in program.constants)
             for region, places, values in (
                 (shared.WEIGHTS, self.weights, program.weights),
                 (shared.STATE, self.states, program.states),
+                (CONSTANTS, place_constants(program), constants),
             ):
                 for value in values:
-                    names[value.name] = Address(region, places.offsets[value.name])
+                    at = places.offsets[value.name]
+                    names[value.name] = Address(region, at, format=value.type.format)
+            self.constants = _numbers(self.module, program.constants)
             self._items(program.body, (), names)
             ret(0)
 
@@ -202,15 +219,22 @@ class _ProgramLaunch:
         kernel, epoch, first = item.kernel, self.epochs[place], self.firsts[place]
         sync = self.first_sync + self.stage_bytes * first
         site = CallSite(epoch.get(), sync, self.ready.get(), self.target.get(), first + 1)
-        addresses = [self._pointer(names[name]) for name in (*item.args, *item.results)]
-        self.kernels.call(kernel, (self.context, self.team, self.tid), site, addresses)
+        arguments: list[Value] = [self._pointer(names[name]) for name in item.args]
+        params = [param.name for param in kernel.params]
+        for name in variants(kernel):
+            arguments.append(_number(names[item.args[params.index(name)]].format))
+        arguments += [self._pointer(names[name]) for name in item.results]
+        self.kernels.call(kernel, (self.context, self.team, self.tid), site, arguments)
         epoch.set(epoch + 1)
         last = self.kernels.exit_index(kernel)
         self.ready.set(sync + self.stage_bytes * last + shared.DONE)
         self.target.set(epoch * self.kernels.tiles(kernel, kernel.stages[last]))
 
     def _pointer(self, address: Address) -> Pointer:
-        base = word(self.context, 8 * address.region).load_pointer()
+        if address.region == CONSTANTS:
+            base = self.constants
+        else:
+            base = word(self.context, 8 * address.region).load_pointer()
         at = base.at(address.offset)
         return at if address.shift is None else at.at(address.shift)
 
@@ -266,17 +290,46 @@ class _ProgramLaunch:
         first, *rest = [outside[name] for name in arg.outer]
         assert all(a.shift is None and a.region == first.region for a in (first, *rest))
         shifts = [0, *(other.offset - first.offset for other in rest)]
-        if shifts == list(range(0, len(shifts) * shifts[1], shifts[1])):
-            return Address(first.region, first.offset, i * shifts[1])
-        return Address(first.region, first.offset, self._table(shifts).load(i))
+        format = first.format
+        if arg.kind == "variant":
+            format = self._in_turn([_known(address.format) for address in (first, *rest)], i)
+        return Address(first.region, first.offset, self._in_turn(shifts, i), format)
 
-    def _table(self, numbers: list[int]) -> Pointer:
-        type = ir.ArrayType(i64.llvm, len(numbers))
-        name = self.module.llvm.get_unique_name("shifts")
-        table = ir.GlobalVariable(self.module.llvm, type, name)
-        table.initializer = ir.Constant(type, numbers)
-        table.global_constant, table.linkage = True, "internal"
-        return Pointer(current().builder.bitcast(table, ptr.llvm), i64)
+    def _in_turn(self, numbers: list[int], i: Value) -> Value:
+        """Number i: a multiple of i where the numbers are that, else from a table in the code."""
+        step = numbers[1] - numbers[0]
+        if numbers == [k * step for k in range(len(numbers))]:
+            return i * step
+        return _table(self.module, "in.turn", i64, numbers).load(i)
+
+
+def _table(module: Module, name: str, element: Type, numbers: list[int]) -> Pointer:
+    type = ir.ArrayType(element.llvm, len(numbers))
+    table = ir.GlobalVariable(module.llvm, type, module.llvm.get_unique_name(name))
+    table.initializer = ir.Constant(type, numbers)
+    table.global_constant, table.linkage = True, "internal"
+    return Pointer(current().builder.bitcast(table, ptr.llvm), element)
+
+
+def _numbers(module: Module, constants: tuple[Constant, ...]) -> Pointer:
+    """The constants' numbers as they lie in memory (`place_constants`)."""
+    if not constants:
+        return null()
+    words = []
+    for value, number in ((each.value, each.number) for each in constants):
+        dtype = value.type.format.numpy
+        assert dtype is not None
+        words.append(int(np.array(number, dtype).view(np.int32)))
+    return _table(module, "constants", i32, words).cast(u8)
+
+
+def _known(format: Format | Value | None) -> int:
+    assert isinstance(format, Format)
+    return format_number(format)
+
+
+def _number(format: Format | Value | None) -> Value:
+    return format if isinstance(format, Value) else constant(_known(format), i64)
 
 
 def _alternate(first: Address, second: Address, i: Value) -> Address:

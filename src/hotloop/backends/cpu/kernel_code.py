@@ -1,10 +1,13 @@
 """Kernel functions: a kernel's stages as code that every thread of the team runs.
 
-    i64 kernel(context, team, tid, epoch, sync, ready, target, first, arguments…, results…)
+    i64 kernel(context, team, tid, epoch, sync, ready, target, first,
+               arguments…, formats…, results…)
 
 `epoch` says how often this call has run before in this launch; `sync` is the offset of its stages'
 counters in the team's memory; what precedes the call is complete when the counter at offset `ready`
-reaches `target`; `first` numbers its stages for the watchdog. Returns 0, or 1 after an abort.
+reaches `target`; `first` numbers its stages for the watchdog. Of an argument with variants,
+`formats` has the format's number: the tile function is chosen for each tile, not inside it. Returns
+0, or 1 after an abort.
 
 A stage, on each thread:
 
@@ -18,7 +21,8 @@ A stage, on each thread:
 Profiled code notes the time between these (`profile`); without it, not an instruction is added.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -30,6 +34,7 @@ from hotloop.backends.cpu.sync import Sync, word
 from hotloop.ir.graph import Op
 from hotloop.ir.ops import GROUP
 from hotloop.ir.program import ENTRY, Kernel, Part, Stage
+from hotloop.ir.types import FORMATS, Format, TensorType
 from hotloop.kernels.pack import group_bytes
 from hotloop.kernels.tile import OpSpec, define
 from hotloop.lang import (
@@ -95,17 +100,18 @@ class KernelCode:
         kernel: Kernel,
         thread: tuple[Value, Value, Value],
         site: CallSite,
-        addresses: Sequence[Pointer],
+        arguments: Sequence[Value],
     ) -> None:
         """Trace a call, and leave the caller with 1 when it was aborted.
 
-        `thread` is (context, team, tid); `addresses` are those of arguments and results.
+        `thread` is (context, team, tid); `arguments` are the addresses of the kernel's arguments,
+        the numbers of the formats of those with variants, and the addresses of its results.
         """
         if kernel not in self._kernels:
             self._define(kernel)
         first = constant(site.first, i64)
         fixed = [*thread, site.epoch, site.sync, site.ready, site.target, first]
-        with if_(call(self._kernels[kernel], [*fixed, *addresses]).differs(0)):
+        with if_(call(self._kernels[kernel], [*fixed, *arguments]).differs(0)):
             ret(1)
 
     @staticmethod
@@ -119,9 +125,11 @@ class KernelCode:
 
     def _define(self, kernel: Kernel) -> None:
         params = [*_FIXED, *((param.name, ptr) for param in kernel.params)]
+        params += [(f"{name}.format", i64) for name in variants(kernel)]
         params += [(f"{name}.result", ptr) for name in kernel.results]
         for op in kernel.ops:
-            self._tile_function(op_spec(op, kernel.types))
+            for spec in op_spec(op, kernel.types).cases:
+                self._tile_function(spec)
         name = f"kernel_{kernel.name}"
         with function(self.module, name, params, i64, noinline=True) as arguments:
             body = _KernelBody(self, kernel, arguments)
@@ -136,6 +144,16 @@ class KernelCode:
             name = f"tile_{spec.name}_{len(self._tiles)}"
             self._tiles[spec] = define(self.module, spec, name)
         return self._tiles[spec]
+
+
+def variants(kernel: Kernel) -> list[str]:
+    """The parameters whose format is chosen by the caller."""
+    return [param.name for param in kernel.params if param.type.format.variants]
+
+
+def format_number(format: Format) -> int:
+    """What stands for a format where the choice is made while the program runs."""
+    return list(FORMATS).index(format.name)
 
 
 def _tile_count(kernel: Kernel, part: Part) -> int:
@@ -153,10 +171,10 @@ class _KernelBody:
         self.stage_bytes = (word(self.team, shared.THREADS).load() + 1) * shared.LINE
         self.count = word(self.context, 8 * shared.COUNT).load()
         names = [*(param.name for param in kernel.params), *kernel.results]
-        self.places: dict[str, Pointer] = {}
-        for name, argument in zip(names, arguments[8:], strict=True):
-            assert isinstance(argument, Pointer)
-            self.places[name] = argument
+        pointers = [argument for argument in arguments[8:] if isinstance(argument, Pointer)]
+        self.places: dict[str, Pointer] = dict(zip(names, pointers, strict=True))
+        numbers = [argument for argument in arguments[8:] if not isinstance(argument, Pointer)]
+        self.formats: dict[str, Value] = dict(zip(variants(kernel), numbers, strict=True))
         work = word(self.context, 8 * shared.WORK).load_pointer()
         for name, offset in code.work.inside[kernel].items():
             self.places[name] = work.at(offset)
@@ -262,11 +280,23 @@ class _KernelBody:
             first += tiles
 
     def _compute(self, op: Op, lo: Value, hi: Value) -> None:
-        names = [*op.operands, *([op.result.name] if op.result else [])]
+        names = [*op.reads, *([op.result.name] if op.result else [])]
         addresses = [self.places[name] for name in names]
         spec = op_spec(op, self.kernel.types)
         arguments = [*addresses, lo, hi, self.count, self.places[""]]
-        call(self.code._tile_function(spec), arguments)
+        for case in spec.cases:
+            with self._case(op, case.operands):
+                call(self.code._tile_function(case), arguments)
+
+    @contextmanager
+    def _case(self, op: Op, types: Sequence[TensorType]) -> Iterator[None]:
+        """What is traced inside runs only where the op's operands have these types."""
+        with ExitStack() as conditions:
+            for name, type in zip(op.operands, types, strict=True):
+                if name in self.formats:
+                    same = self.formats[name].equals(format_number(type.format))
+                    conditions.enter_context(if_(same))
+            yield
 
     def _prefetch(self, stage: Stage, tile: Value) -> None:
         """Ask for the first weights of the tile."""
@@ -275,10 +305,12 @@ class _KernelBody:
             tiles = _tile_count(self.kernel, part)
             linear = next((op for op in part.ops if op.name == "linear"), None)
             if linear is not None:
-                type = self.kernel.types[linear.operands[1]]
-                tile_bytes = part.tile // GROUP * group_bytes(type)
                 with if_((tile >= first) & (tile < first + tiles)):
-                    weights = self.places[linear.operands[1]].at((tile - first) * tile_bytes)
-                    for at in loop(min(PREFETCH_BYTES, tile_bytes), step=CACHE_LINE):
-                        prefetch(weights.at(at))
+                    for spec in op_spec(linear, self.kernel.types).cases:
+                        tile_bytes = part.tile // GROUP * group_bytes(spec.operands[1])
+                        with self._case(linear, spec.operands):
+                            weights = self.places[linear.operands[1]]
+                            start = weights.at((tile - first) * tile_bytes)
+                            for at in loop(min(PREFETCH_BYTES, tile_bytes), step=CACHE_LINE):
+                                prefetch(start.at(at))
             first += tiles

@@ -25,6 +25,7 @@ from hotloop.kernels.tile import KERNELS, OpSpec, buffer_bytes, round_up
 from hotloop.util.errors import ProgramError
 
 ALIGN = 64
+SCALAR_BYTES = 4
 #: Ops whose second operand is a packed weight.
 PACKED = ("linear", "embed", "expert_linear", "expert_mix")
 Scope = tuple[int, ...]
@@ -64,7 +65,8 @@ class Work:
 def op_spec(op: Op, types: dict[str, TensorType]) -> OpSpec:
     """What the op's tile function is specialised on."""
     operands = tuple(types[name] for name in op.operands)
-    return OpSpec(op.name, operands, op.result.type if op.result else None, op.attrs)
+    scalars = tuple(attr for attr, _ in op.scalars)
+    return OpSpec(op.name, operands, op.result.type if op.result else None, op.attrs, scalars)
 
 
 def packed_weights(graph: Graph) -> set[str]:
@@ -86,6 +88,15 @@ def place_weights(graph: Graph) -> Region:
     for name in sorted(dict.fromkeys(order), key=lambda name: uses[name] == 1):
         type = graph.types[name]
         region.add(name, packed_bytes(matrix(type)) if name in packed else type.nbytes)
+    return region
+
+
+def place_constants(program: Program) -> Region:
+    """The constants, one after the other: they are part of the code."""
+    region = Region()
+    for i, constant in enumerate(program.constants):
+        region.offsets[constant.value.name] = i * SCALAR_BYTES
+    region.nbytes = len(program.constants) * SCALAR_BYTES
     return region
 
 
@@ -246,5 +257,5 @@ def _kernels(
 
 def _tile_scratch(kernel: Kernel) -> Iterator[int]:
     for op in kernel.ops:
-        spec = op_spec(op, kernel.types)
-        yield KERNELS[op.name].scratch(spec)
+        for spec in op_spec(op, kernel.types).cases:
+            yield KERNELS[op.name].scratch(spec)

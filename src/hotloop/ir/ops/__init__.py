@@ -15,7 +15,7 @@ needs, is what the pipeline pass asks before it lets two ops share a stage:
 - `one`: the op is a single tile (sampling).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from hotloop.ir.ops import attention, elementwise, embed, experts, linear, norm, rope, sampling
@@ -32,13 +32,21 @@ OPS: Mapping[str, OpDef] = MappingProxyType(
 )
 
 
-def infer(name: str, operands: Sequence[TensorType], attrs: Attrs) -> TensorType | None:
-    """The result type of an op; raises `OpTypeError` with the reason where there is none."""
+def infer(
+    name: str, operands: Sequence[TensorType], attrs: Attrs, scalars: Collection[str] = ()
+) -> TensorType | None:
+    """The result type of an op; raises `OpTypeError` with the reason where there is none.
+
+    `scalars` are the attributes that are numbers in memory, which no type depends on.
+    """
     if name not in OPS:
         raise OpTypeError(f"there is no op {name}; known: {', '.join(OPS)}")
     op = OPS[name]
-    if set(attrs) != set(op.attrs):
-        raise OpTypeError(f"{name} takes the attributes {op.attrs}, not {tuple(attrs)}")
+    if {*attrs, *scalars} != set(op.attrs):
+        raise OpTypeError(f"{name} takes the attributes {op.attrs}, not {(*attrs, *scalars)}")
+    for scalar in scalars:
+        if scalar not in op.scalars:
+            raise OpTypeError(f"{name}: {scalar} is a number in the code, not a parameter")
     try:
         return op.infer(operands, attrs)
     except OpTypeError as error:

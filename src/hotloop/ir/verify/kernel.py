@@ -80,7 +80,7 @@ def _value_problems(kernel: Kernel) -> Iterator[str]:
                 yield f"{_where(kernel, stage)}: {text}"
             if op.result:
                 types[op.result.name] = op.result.type
-    used = {name for op in kernel.ops for name in op.operands}
+    used = {name for op in kernel.ops for name in op.reads}
     for name in params:
         if name not in used:
             yield f"@{kernel.name}: parameter %{name} is not used"

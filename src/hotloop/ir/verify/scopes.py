@@ -6,14 +6,15 @@ passed on as a state at every level.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hotloop.ir.graph import Graph
 from hotloop.ir.names import NAME
-from hotloop.ir.program import Call, Item, Loop, LoopArg, Program
+from hotloop.ir.program import Call, Item, Loop, LoopArg, Program, argument_type
 from hotloop.ir.types import TensorType, tensor
 
 FLAG = tensor("i32", 1)
+SCALARS = tensor("i32"), tensor("f32")
 
 
 @dataclass
@@ -43,12 +44,18 @@ _ARTICLES = {
     "input": "an input",
     "weight": "a weight",
     "state": "a state",
+    "constant": "a constant",
     "result": "a call's result",
     "yield": "a loop's result",
     "invariant": "an invariant argument",
     "stacked": "a stacked argument",
+    "variant": "a variant argument",
     "carried": "a carried argument",
 }
+
+
+#: What a carried value must not start in, since the loop writes there.
+_UNWRITABLE = ("weight", "state", "constant", "invariant", "stacked", "variant")
 
 
 def call_text(call: Call) -> str:
@@ -69,11 +76,25 @@ def scope_problems(program: Program) -> list[str]:
 def _program(program: Program) -> Iterator[str]:
     scope = Scope()
     yield from declaration_problems(program, scope)
+    yield from _constants(program, scope)
     kernels = [kernel.name for kernel in program.kernels]
     for name in dict.fromkeys(name for name in kernels if kernels.count(name) > 1):
         yield f"two kernels are named @{name}"
     yield from _body(program.body, scope, ())
     yield from result_problems(program, scope)
+
+
+def _constants(program: Program, scope: Scope) -> Iterator[str]:
+    """Add the constants to `scope`; yield what is wrong with them."""
+    for constant in program.constants:
+        name, type, number = constant.value.name, constant.value.type, constant.number
+        where = f"constant %{name}"
+        if text := scope.define(name, type, "constant"):
+            yield f"constant {text}"
+        if type not in SCALARS:
+            yield f"{where}: is {type}, expected {' or '.join(map(str, SCALARS))}"
+        elif type == SCALARS[0] and not (isinstance(number, int) and abs(number) < 2**31):
+            yield f"{where}: {number} is no {type}"
 
 
 def declaration_problems(thing: Program | Graph, scope: Scope) -> Iterator[str]:
@@ -135,7 +156,7 @@ def _call(call: Call, scope: Scope) -> Iterator[str]:
     for name, param in zip(call.args, kernel.params, strict=False):
         if name not in scope.types:
             yield f"%{name} is not defined here"
-        elif scope.types[name] != param.type:
+        elif not scope.types[name].fits(param.type):
             yield f"%{name} is {scope.types[name]}, but parameter %{param.name} is {param.type}"
         elif param.name in kernel.written:
             kind = scope.kinds[name]
@@ -173,8 +194,10 @@ def _loop(loop: Loop, scope: Scope, around: tuple[str, ...]) -> Iterator[str]:
                 yield f"%{name} is not defined here"
         for text in _argument(loop, arg, scope):
             yield f"{arg.kind} %{arg.name}: {text}"
-        if outside and (text := inner.define(arg.name, scope.types[outside[0]], arg.kind)):
-            yield text
+        if outside:
+            type = argument_type(replace(arg, outer=tuple(outside)), scope.types)
+            if text := inner.define(arg.name, type, arg.kind):
+                yield text
     yield from _shared_arguments(loop)
     yield from _body(loop.body, inner, (*around, loop.index))
     yield from _carried(loop, inner)
@@ -206,18 +229,33 @@ def _argument(loop: Loop, arg: LoopArg, scope: Scope) -> Iterator[str]:
     if len(set(arg.outer)) < count and arg.kind == "state":
         yield "a name occurs twice"
     types = {scope.types[name] for name in arg.outer if name in scope.types}
-    if len(types) > 1:
+    if arg.kind == "variant":
+        yield from _variant(types)
+    elif len(types) > 1:
         yield f"mixes {' and '.join(sorted(map(str, types)))}"
     for name in arg.outer:
         kind = scope.kinds.get(name, "")
         if arg.kind == "state" and kind not in ("", "state"):
             yield f"%{name} is {_ARTICLES[kind]}, not a state"
-        if arg.kind == "carried" and kind in ("weight", "state", "invariant", "stacked"):
+        if arg.kind == "variant" and kind not in ("", "weight", "invariant"):
+            yield f"%{name} is {_ARTICLES[kind]}, not a weight"
+        if arg.kind == "carried" and kind in _UNWRITABLE:
             yield f"starts in %{name}, which is {_ARTICLES[kind]} and must not be overwritten"
     if arg.kind == "carried" and arg.buffers not in (1, 2):
         yield f"{arg.buffers} buffers, expected 1 or 2"
     if arg.kind != "carried" and (arg.next or arg.buffers != 1):
         yield "only a carried argument has a next value and buffers"
+
+
+def _variant(types: set[TensorType]) -> Iterator[str]:
+    """What is wrong with the outside types of a variant."""
+    if len(types) == 1:
+        yield f"all are {types.pop()}; a weight in one format is stacked"
+    if len({type.shape for type in types}) > 1:
+        yield f"mixes {' and '.join(sorted(map(str, types)))}"
+    for type in sorted(types, key=str):
+        if type.format.variants:
+            yield f"takes {type}, which is a variant already"
 
 
 def _shared_arguments(loop: Loop) -> Iterator[str]:
