@@ -13,6 +13,7 @@ from hotloop.ir.types import tensor
 from hotloop.passes.fuse import fuse
 from hotloop.passes.lift import lift
 from hotloop.passes.loop import loop
+from hotloop.report.explain import loop_reports
 
 
 def lifted(word: str) -> tuple[Program, list[str]]:
@@ -87,3 +88,13 @@ def test_the_loop_stacks_what_was_lifted() -> None:
     assert [r.text for r in remarks] == [
         "4 iterations of 1 items; arguments: 1 carried, 4 stacked, 1 variant"
     ]
+
+
+def test_explain_says_what_each_is_in_turn() -> None:
+    graph = stacks.stack("dqrdqrqq")
+    program = stacks.compiled(graph, "pipelined").program
+    (report,) = loop_reports(program, graph)
+    assert {arg.name: arg.in_turn for arg in report.arguments if arg.in_turn} == {
+        "down": "q4_0, q8_0, q4_0 ×2, q8_0, q4_0, q8_0 ×2",
+        "eps": "(1e-05 ×2, 0.001) ×2, 1e-05 ×2",
+    }

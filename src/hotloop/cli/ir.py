@@ -95,7 +95,7 @@ def _graph(
 _STYLES = (
     (
         r"(?<![%@.\w])(graph|program|kernel|stage|part|each|loop|call|input|output|weight|state|"
-        r"invariant|stacked|carried|yield|feedback|until|after|barrier|prefetch|tile|next|buffers|"
+        r"constant|invariant|stacked|variant|carried|yield|feedback|until|after|barrier|prefetch|tile|next|buffers|"
         r"launch)\b(?!\()",
         "bold",
     ),

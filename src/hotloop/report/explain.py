@@ -246,7 +246,7 @@ def loop_reports(program: Program, graph: Graph) -> tuple[LoopReport, ...]:
 
 
 def _in_turn(arg: LoopArg, types: Mapping[str, TensorType], numbers: Mapping[str, str]) -> str:
-    """`512 ×5, 0, 512 ×5`: the numbers of a stacked scalar, or the formats of a variant."""
+    """`(512 ×5, 0) ×4, 512`: the numbers of a stacked scalar, or the formats of a variant."""
     if arg.kind == "variant":
         values = [types[name].format.name for name in arg.outer]
     elif all(name in numbers for name in arg.outer):
@@ -254,7 +254,20 @@ def _in_turn(arg: LoopArg, types: Mapping[str, TensorType], numbers: Mapping[str
     else:
         return ""
     runs = [(value, len(list(run))) for value, run in groupby(values)]
-    return ", ".join(value + (f" ×{n}" if n > 1 else "") for value, n in runs)
+    return ", ".join(_periods([value + (f" ×{n}" if n > 1 else "") for value, n in runs]))
+
+
+def _periods(words: list[str]) -> list[str]:
+    """The words, with `(a, b) ×n` for those that come again and again from some place on."""
+    for at in range(len(words)):
+        for period in range(2, (len(words) - at) // 2 + 1):
+            unit, n = words[at : at + period], 1
+            while words[at + n * period : at + (n + 1) * period] == unit:
+                n += 1
+            if n > 1:
+                rest = _periods(words[at + n * period :])
+                return [*words[:at], f"({', '.join(unit)}) ×{n}", *rest]
+    return words
 
 
 def _label(item: Item) -> str:
