@@ -30,7 +30,21 @@ def test_text(golden: Callable[[str, str], None]) -> None:
 @pytest.mark.parametrize("word", ["dddd", "mmm", "ddnddn"])
 def test_what_does_not_differ_stays_in_the_code(word: str) -> None:
     program, _ = fuse(stacks.stack(word))
-    assert lift(program) == (program, [])
+    assert lift(program)[0] is program
+
+
+@pytest.mark.parametrize(
+    ("word", "remarks"),
+    [
+        ("dddd", []),
+        ("ddnddn", ["is another kernel than @layer: op 0 is quantise, not rms_norm"]),
+        ("ddmmdd", ["is another kernel than @layer: op 1 is linear, not quantise"]),
+        ("ddwddd", ["is another kernel than @layer: op 2, linear, has other types"]),
+        ("ndddd", ["is another kernel than @prologue: op 0 is rms_norm, not quantise"]),
+    ],
+)
+def test_it_says_what_keeps_layers_apart(word: str, remarks: list[str]) -> None:
+    assert lifted(word)[1] == remarks
 
 
 def test_it_says_what_it_lifted() -> None:

@@ -13,6 +13,7 @@ Why         A run of calls of one kernel is a loop, whatever is stacked in it: a
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from hotloop.ir.graph import Attr, Op, Value
 from hotloop.ir.ops import OPS
@@ -45,11 +46,11 @@ def lift(program: Program) -> tuple[Program, list[Remark]]:
             for k, kernel in enumerate(kernels):
                 merged[kernel] = made, tuple(scalar.numbers[k] for scalar in scalars)
             remarks.append(_remark(kernels, made, scalars))
-    if not merged:
-        return program, []
-    constants: list[Constant] = []
-    body = tuple(_replaced(item, merged, constants) for item in program.body)
-    return replace(program, body=body, constants=tuple(constants)), remarks
+    if merged:
+        constants: list[Constant] = []
+        body = tuple(_replaced(item, merged, constants) for item in program.body)
+        program = replace(program, body=body, constants=tuple(constants))
+    return program, remarks + _kept_apart(program)
 
 
 def _skeleton(kernel: Kernel) -> Hashable:
@@ -140,6 +141,40 @@ def _replaced(
         own.append(Constant(Value(f"{prefix}{n}", param.type), number))
     constants += own
     return Call(kernel, (*item.args, *(constant.value.name for constant in own)), item.results)
+
+
+def _kept_apart(program: Program) -> list[Remark]:
+    """What keeps neighbouring layers of two kinds from being one: the first op that differs."""
+    found: dict[tuple[Kernel, Kernel], Remark] = {}
+    for a, b in pairwise(program.body):
+        if isinstance(a, Call) and isinstance(b, Call) and _are_layers(a, b):
+            pair = (a.kernel, b.kernel)
+            if pair not in found and pair[::-1] not in found:
+                text = f"is another kernel than @{a.kernel.name}: {_difference(*pair)}"
+                found[pair] = Remark("lift", "missed", f"@{b.kernel.name}", text)
+    return list(found.values())
+
+
+def _are_layers(a: Call, b: Call) -> bool:
+    """Whether one call hands on to another, of another kernel, what it could have been handed."""
+    types = [[call.kernel.types[name] for name in call.kernel.results] for call in (a, b)]
+    first = a.kernel.params[0].type
+    handed = set(a.results) & set(b.args)
+    return bool(handed) and a.kernel is not b.kernel and types[0] == types[1] == [first]
+
+
+def _difference(a: Kernel, b: Kernel) -> str:
+    for i, (one, other) in enumerate(zip(a.ops, b.ops, strict=False)):
+        if one.name != other.name:
+            return f"op {i} is {other.name}, not {one.name}"
+        for (name, value), (_, wanted) in zip(other.attrs, one.attrs, strict=False):
+            if value != wanted and name not in OPS[one.name].scalars:
+                return f"{name} of op {i}, {one.name}, is {value}, not {wanted}"
+        if op_skeleton(one, a.types) != op_skeleton(other, b.types):
+            return f"op {i}, {one.name}, has other types"
+    if len(a.ops) != len(b.ops):
+        return f"it has {len(b.ops)} ops, not {len(a.ops)}"
+    return "its ops are the same, but not what they work on"
 
 
 def _remark(kernels: Sequence[Kernel], made: Kernel, scalars: Sequence[_Scalar]) -> Remark:
