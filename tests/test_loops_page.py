@@ -10,8 +10,7 @@ from test_stacks import division
 
 from hotloop.compiler import compile_graph
 from hotloop.frontends.config_only import open_bundled
-from hotloop.frontends.decoder import Step
-from hotloop.frontends.model_file import ModelFile
+from hotloop.frontends.decoder import Decoder, Step
 from hotloop.frontends.models import decoder
 from hotloop.frontends.open_file import open_model
 from hotloop.ir.types import FORMATS, TensorType
@@ -28,14 +27,15 @@ TINY = ("smollm3", "granitemoe", "olmoe", "qwen2_moe", "qwen3_moe", "gemma", "gp
 CONTEXT = 8192
 
 
-def q4_k_m(file: ModelFile, layers: int) -> ModelFile:
-    """The file with its matrices in the formats that llama.cpp's Q4_K_M chooses for them."""
+def q4_k_m(model: Decoder) -> Decoder:
+    """The model with its matrices in the formats that llama.cpp's Q4_K_M chooses for them."""
 
     def format_of(name: str) -> str:
-        layer = re.search(r"layers\.(\d+)\.(?:self_attn\.v_proj|mlp\.down_proj)", name)
+        layer = re.fullmatch(r"blk\.(\d+)\.(?:attn_v|ffn_down)\.weight", name)
         if layer is None:
             return "q4_k"
-        i, eighth = int(layer[1]), layers // 8
+        i, layers = int(layer[1]), model.config.layers
+        eighth = layers // 8
         more = i < eighth or i >= 7 * layers // 8 or (i - eighth) % 3 == 2
         return "q6_k" if more else "q4_k"
 
@@ -43,19 +43,19 @@ def q4_k_m(file: ModelFile, layers: int) -> ModelFile:
         name: replace(weight, type=TensorType(FORMATS[format_of(name)], weight.type.shape))
         if len(weight.type.shape) > 1
         else weight
-        for name, weight in file.tensors.items()
+        for name, weight in model.tensors.items()
     }
-    return replace(file, tensors=tensors)
+    return replace(model, tensors=tensors)
 
 
-def files() -> dict[str, ModelFile]:
+def models() -> dict[str, Decoder]:
     found = {name: open_bundled(name, "q4_0") for name in BUNDLED}
-    found["llama-3.2-3b, Q4_K_M"] = q4_k_m(open_bundled("llama-3.2-3b", "q4_0"), 28)
-    return {**found, **{f"*{name}*": open_model(DATA / "tiny" / name) for name in TINY}}
+    found["llama-3.2-3b, Q4_K_M"] = q4_k_m(open_bundled("llama-3.2-3b", "q4_0"))
+    return {**found, **{f"*{name}*": decoder(open_model(DATA / "tiny" / name)) for name in TINY}}
 
 
-def row(name: str, file: ModelFile) -> str:
-    graph = decoder(file).graph(Step(context=CONTEXT))
+def row(name: str, model: Decoder) -> str:
+    graph = model.graph(Step(context=CONTEXT))
     program = compile_graph(graph, Machine("two cores", 2), "pipelined").program
     differ = [
         f"`%{arg.name}`: {arg.in_turn}"
@@ -68,7 +68,7 @@ def row(name: str, file: ModelFile) -> str:
 
 def table() -> str:
     head = "\n| model | calls and loops of a token | what differs, in turn |\n|---|---|---|\n"
-    return head + "".join(row(name, file) for name, file in files().items())
+    return head + "".join(row(name, model) for name, model in models().items())
 
 
 def test_the_page_shows_what_the_compiler_makes(request: pytest.FixtureRequest) -> None:
