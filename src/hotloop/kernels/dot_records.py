@@ -169,15 +169,24 @@ class _Part:
 
         Unrolled sub-blocks shift by constants, but take as many times the code.
         """
+        subs = self.codes.subs
         nbytes = -(-self.rows.layout.record.itemsize // self.codes.parts)
-        if self.close is not None and not unrolled:
-            prefetch_ahead(self.close, nbytes)
-        for sub in range(self.codes.subs) if unrolled else _loop(self.codes.subs):
-            if self.close is not None and isinstance(sub, int):
-                # A few lines at a time: a core waits for few.
-                first, end = (line_share(nbytes, self.codes.subs, i) for i in (sub, sub + 1))
-                prefetch_ahead(self.close.at(first), end - first)
+        if not unrolled:
+            self._prefetch(0, nbytes)
+            for number in _loop(subs):
+                yield (
+                    number * self.codes.width,
+                    self.codes.sub_block(self.rows, self.number, number),
+                )
+            return
+        for sub in range(subs):
+            # A few lines at a time: a core waits for few.
+            self._prefetch(line_share(nbytes, subs, sub), line_share(nbytes, subs, sub + 1))
             yield sub * self.codes.width, self.codes.sub_block(self.rows, self.number, sub)
+
+    def _prefetch(self, first: int, end: int) -> None:
+        if self.close is not None:
+            prefetch_ahead(self.close.at(first), end - first)
 
 
 def _parts(
