@@ -1,7 +1,8 @@
 """Quantising at load: the matrices of an unquantised model in a format with fewer bits.
 
 Vectors stay as they are, and so do the routers of experts, whose few numbers decide what is
-computed at all (llama.cpp keeps the same).
+computed at all. The LM head, which is the embedding where the two are tied, gets 8 bits at least:
+its errors go straight into the logits. (llama.cpp does the same, with 6 bits for the head.)
 """
 
 from dataclasses import replace
@@ -17,6 +18,7 @@ from hotloop.ir.types import FORMATS, TensorType
 from hotloop.util.errors import UsageError
 
 _KEPT = ("ffn_gate_inp.weight",)
+HEAD = "q8_0"
 
 
 def quantised(decoder: Decoder, format_name: str) -> Decoder:
@@ -26,7 +28,11 @@ def quantised(decoder: Decoder, format_name: str) -> Decoder:
     no such matrix.
     """
     stored = decoder.tensors.items()
-    tensors = {name: _encoded(name, weight, format_name) for name, weight in stored}
+    head = f"{decoder.head_weight}.weight"
+    tensors = {
+        name: _encoded(name, weight, HEAD if name == head else format_name)
+        for name, weight in stored
+    }
     if all(tensors[name] is weight for name, weight in stored):
         raise UsageError(
             f"{decoder.file.path} has no f32, f16 or bf16 matrix to quantise; load it as it is."
