@@ -5,12 +5,11 @@ weights d·q + m and activations s·p,
 
     Σ (d·q + m) · s·p  =  d·s · Σ q·p  +  m · s·Σ p
 
-where the activation's record already holds s·Σp. q4_0, d·(q - 8), is the case m = -8·d; q8_0 has
-no minimum.
+where the activation's record already holds s·Σp. Only q4_1 has a minimum m; for q4_0, d·(q - 8),
+the integers Σ q·p start from -8·Σp.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from hotloop.ir.ops import GROUP
 from hotloop.ir.types import TensorType
@@ -29,7 +28,6 @@ from hotloop.lang import (
     Value,
     Var,
     add_pairs,
-    constant,
     current,
     dot2,
     dot4,
@@ -40,34 +38,22 @@ from hotloop.lang import (
     i16,
     i32,
     loop,
-    minimum,
-    sum_lanes,
-    u8,
     u32,
     zeros,
 )
-from hotloop.lang.dot import add_neighbours
 
 CHAINS = 4
 
 
-@dataclass(frozen=True)
-class Token:
-    """One token's q8[K] record, and, for several tokens that `wants_offsets`, its offsets."""
-
-    record: Pointer
-    offsets: Pointer | None = None
-
-
 def dot_blocks_q8(
-    weight: TensorType, groups: list[Pointer], tokens: list[Token], ahead: Share | None
+    weight: TensorType, groups: list[Pointer], tokens: list[Pointer], ahead: Share | None
 ) -> list[Value]:
-    """The rows of one packed group, or of two as one vector, with each token.
+    """The rows of one packed group, or of two as one vector, with each token's q8[K].
 
     What is asked for meanwhile is `ahead`, or what follows closely where that is None.
     """
     blocks, rows = weight.shape[1] // BLOCK, GROUP * len(groups)
-    scales = [token.record.at(weight.shape[1]).cast(f32) for token in tokens]
+    scales = [token.at(weight.shape[1]).cast(f32) for token in tokens]
     weighted_sums = [scale.at(blocks) for scale in scales]
     totals = [Var(zeros(f32 * rows)) for _ in tokens]
     for block in loop(blocks):
@@ -78,8 +64,6 @@ def dot_blocks_q8(
                 prefetch_block(weight, group, block)
         products = _dot_block(weight, groups, tokens, block)
         d, m = load_scales_of(weight, groups, block)
-        if weight.format.name == "q4_0":
-            m = d * -8.0
         for t, total in enumerate(totals):
             scale = scales[t].load(block).broadcast(rows)
             total.set(fma(products[t].to(f32), d * scale, total))
@@ -88,56 +72,43 @@ def dot_blocks_q8(
     return [total.get() for total in totals]
 
 
-def wants_offsets(weight: TensorType) -> bool:
-    """Whether several tokens take the weights q as q + 128, whose products are unsigned × signed.
-
-    That is one operation for all tokens, where moving the sign of q is one for each.
-    """
-    return weight.format.name == "q8_0" and current().module.target.vnni
-
-
-def pairs_pay(tokens: list[Token]) -> bool:
+def pairs_pay(tokens: list[Pointer]) -> bool:
     """Whether rows and tokens are taken in pairs."""
     return current().module.target.i8mm and len(tokens) % 2 == 0
 
 
-def store_offsets(columns: int, record: Pointer, offsets: Pointer) -> None:
-    """-128 · Σp of each block of a q8[K] record, as i32[K / 32]: what q + 128 is too much."""
-    blocks = columns // BLOCK
-
-    def sums(block: Value) -> Value:
-        return dot4(constant(128, u8 * BLOCK), record.cast(i8).load(block * BLOCK, lanes=BLOCK))
-
-    if blocks < GROUP:
-        for block in loop(blocks):
-            offsets.store(-sum_lanes(sums(block)), block)
-        return
-    # Eight blocks at a time: neighbours are added until a lane is a block. The last eight may
-    # overlap with those before.
-    for block in loop(blocks, step=GROUP):
-        first = minimum(block, blocks - GROUP)
-        vectors = [sums(first + i) for i in range(GROUP)]
-        while len(vectors) > 1:
-            vectors = [add_neighbours(*vectors[i : i + 2]) for i in range(0, len(vectors), 2)]
-        offsets.store(-vectors[0], first)
-
-
 def _dot_block(
-    weight: TensorType, groups: list[Pointer], tokens: list[Token], block: Value
+    weight: TensorType, groups: list[Pointer], tokens: list[Pointer], block: Value
 ) -> list[Value]:
     """Σ q·p of a block, for each token: an i32 for each row."""
+    target, name = current().module.target, weight.format.name
     quants = [quants_at(weight, group, block) for group in groups]
-    columns = [token.record.at(block * BLOCK) for token in tokens]
+    columns = [token.at(block * BLOCK) for token in tokens]
+    # As q + 128, 8-bit weights are unsigned, as `vpdpbusd` has them.
+    lifted = name == "q8_0" and target.vnni
+    offset = 8 if name == "q4_0" else 128 if lifted else 0
+    rows = GROUP * len(groups)
+    sums = [_start(weight, token, block, offset, rows) for token in tokens]
     if pairs_pay(tokens):
-        return dot_pairs(_signed(weight, quants), columns, GROUP * len(quants))
-    if weight.format.name == "q8_0":
-        if len(tokens) > 1 and wants_offsets(weight):
-            offsets = [token.offsets.load(block) for token in tokens if token.offsets is not None]
-            return _dot_offset_bytes(quants, columns, offsets)
-        return _dot_bytes(quants, columns)
-    if current().module.target.sums_four:
-        return _dot_nibbles(quants, columns)
-    return _dot_nibbles_in_pairs(quants, columns)
+        products = dot_pairs(_signed(weight, quants), columns, rows)
+    elif lifted:
+        return _dot_lifted_bytes(quants, columns, sums)
+    elif name == "q8_0":
+        return _dot_bytes(quants, columns, sums)
+    elif target.sums_four:
+        return _dot_nibbles(quants, columns, sums)
+    else:
+        products = _dot_nibbles_in_pairs(quants, columns)
+    return [start + total for start, total in zip(sums, products, strict=True)]
+
+
+def _start(weight: TensorType, token: Pointer, block: Value, offset: int, rows: int) -> Value:
+    """-offset · Σp: what weights that are too large by `offset` add too much, taken off first."""
+    if not offset:
+        return zeros(i32 * rows)
+    columns = weight.shape[1]
+    halves = token.at(columns).cast(i32).at(columns // BLOCK * 2 + block * 2)
+    return ((halves.load(0) + halves.load(1)) * -offset).broadcast(rows)
 
 
 def nibbles(quants: list[Pointer]) -> Iterator[tuple[int, Value]]:
@@ -161,9 +132,8 @@ def _signed_bytes(quants: list[Pointer]) -> Iterator[tuple[int, Value]]:
         yield 4 * vector, load_side_by_side(quants, vector * 32, 32).to(i8)
 
 
-def _dot_nibbles(quants: list[Pointer], tokens: list[Pointer]) -> list[Value]:
+def _dot_nibbles(quants: list[Pointer], tokens: list[Pointer], sums: list[Value]) -> list[Value]:
     rows = GROUP * len(quants)
-    sums = [zeros(i32 * rows) for _ in tokens]
     signed = current().module.target.dotprod  # 0 … 15 are the same either way
     for column, q in nibbles(quants):
         for t, x in enumerate(tokens):
@@ -189,22 +159,19 @@ def _dot_nibbles_in_pairs(quants: list[Pointer], tokens: list[Pointer]) -> list[
     return [add_pairs(total) for total in sums]
 
 
-def _dot_bytes(quants: list[Pointer], tokens: list[Pointer]) -> list[Value]:
+def _dot_bytes(quants: list[Pointer], tokens: list[Pointer], sums: list[Value]) -> list[Value]:
     """The quantise op writes -127 … 127, so `tokens` never hold the -128 `dot4_signed` bars."""
     rows = GROUP * len(quants)
-    sums = [zeros(i32 * rows) for _ in tokens]
     for column, q in _signed_bytes(quants):
         for t, x in enumerate(tokens):
             sums[t] = dot4_signed(q, _four_columns(x, column, rows), sums[t])
     return sums
 
 
-def _dot_offset_bytes(
-    quants: list[Pointer], tokens: list[Pointer], offsets: list[Value]
+def _dot_lifted_bytes(
+    quants: list[Pointer], tokens: list[Pointer], sums: list[Value]
 ) -> list[Value]:
-    """Σ q·p as Σ (q + 128)·p - 128 · Σp."""
     rows = GROUP * len(quants)
-    sums = [offset.broadcast(rows) for offset in offsets]
     for vector in range(8):
         q = load_side_by_side(quants, vector * 32, 32) ^ 128
         for t, x in enumerate(tokens):

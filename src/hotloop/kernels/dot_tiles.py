@@ -98,7 +98,7 @@ def dot_tiles_q8(
                 ACTIVATIONS.load(first.at((start + block) * BLOCK), stride)
                 WEIGHTS.load(panel.quants(block), 4 * ROWS)
                 SUMS.clear()
-                SUMS.multiply(ACTIVATIONS, WEIGHTS, unsigned=weight.format.name != "q8_0")
+                SUMS.multiply(ACTIVATIONS, WEIGHTS, unsigned=weight.format.name == "q4_1")
                 SUMS.store(panel.sums(block), 4 * ROWS)
             ahead = share_of(groups[0].at(nbytes), nbytes, blocks, passes, token // TOKENS)
             scales = first.at(weight.shape[1])
@@ -116,10 +116,9 @@ def _unpack(
             out.store(load_side_by_side(quants, vector * 32, 32), vector * _LINE, align=_LINE)
     else:
         for column, values in nibbles(quants):
+            values = values - 8 if weight.format.name == "q4_0" else values
             out.store(values, column // 4 * _LINE, align=_LINE)
     d, m = load_scales_of(weight, groups, block)
-    if weight.format.name == "q4_0":
-        m = d * -8.0
     panel.scales(to).store(d, align=_LINE)
     if m is not None:
         panel.scales(to + BLOCKS).store(m, align=_LINE)
@@ -152,7 +151,7 @@ def _scale(
             products = panel.sums(block).load(t * ROWS, lanes=ROWS, align=_LINE)
             scale = scales[t].load(block).broadcast(ROWS)
             total.set(fma(products.to(f32), d * scale, total))
-            if weight.format.name != "q8_0":
+            if weight.format.name == "q4_1":
                 weighted = scales[t].load(block + blocks).broadcast(ROWS)
                 total.set(fma(m, weighted, total))
     for t, total in enumerate(totals):

@@ -9,29 +9,21 @@ nor the width of the vectors changes a bit.
 
 from hotloop.ir.ops import GROUP
 from hotloop.ir.types import TensorType
-from hotloop.kernels.dot_blocks import (
-    Token,
-    dot_blocks_f32,
-    dot_blocks_q8,
-    store_offsets,
-    wants_offsets,
-)
+from hotloop.kernels.dot_blocks import dot_blocks_f32, dot_blocks_q8
 from hotloop.kernels.dot_plain import dot_plain
 from hotloop.kernels.dot_records import dot_records_f32, dot_records_q8, parts_of_row
 from hotloop.kernels.dot_tiles import REGISTERS, ROWS, TOKENS, Panel, dot_tiles_q8, fits_tiles
 from hotloop.kernels.pack import BLOCK, group_bytes
 from hotloop.kernels.records import RECORDS
 from hotloop.kernels.stream import share_of
-from hotloop.kernels.tile import OpSpec, Tile, kernel, q8_stride, round_up, row_stride
+from hotloop.kernels.tile import OpSpec, Tile, kernel, q8_stride, row_stride
 from hotloop.lang import (
     Pointer,
     Value,
     constant,
     current,
     f32,
-    i32,
     i64,
-    if_,
     if_else,
     loop,
     minimum,
@@ -41,16 +33,9 @@ from hotloop.lang.tiles import tile_registers
 
 
 def _scratch(spec: OpSpec) -> int:
-    """i32[T, K / 32], for the offsets that some targets want, then a panel, which others want."""
+    """A panel, where some targets put the weights of two groups for many tokens."""
     x, weight = spec.operands
-    panel = Panel.nbytes(x.shape[0]) if x.shape[0] >= TOKENS and fits_tiles(x, weight) else 0
-    return _offset_bytes(x, weight) + panel
-
-
-def _offset_bytes(x: TensorType, weight: TensorType) -> int:
-    if (x.format.name, weight.format.name) != ("q8", "q8_0") or x.shape[0] == 1:
-        return 0
-    return round_up(x.shape[0] * x.shape[1] // BLOCK * 4, 64)
+    return Panel.nbytes(x.shape[0]) if x.shape[0] >= TOKENS and fits_tiles(x, weight) else 0
 
 
 @kernel("linear", scratch=_scratch)
@@ -82,7 +67,7 @@ def dot_rows(x: TensorType, weight: TensorType, groups: list[Pointer], record: P
         return dot_records(weight, groups, [record])[0]
     if x.format.name != "q8":
         return dot_blocks_f32(weight, groups[0], [record])[0]
-    return dot_blocks_q8(weight, groups, [Token(record)], ahead=None)[0]
+    return dot_blocks_q8(weight, groups, [record], ahead=None)[0]
 
 
 def _all_tokens(tile: Tile, sizes: list[int]) -> None:
@@ -108,10 +93,6 @@ def _all_rows(tile: Tile, block: int) -> None:
             for group in loop(paired, first, step=2):
                 _panel(tile, group)
         first, block = paired, 4
-    if block > 1 and x.format.name == "q8" and wants_offsets(weight):
-        with if_(first < end):
-            for token in loop(tile.count):
-                store_offsets(x.shape[1], _record(tile, token), _offsets(tile, token))
     if not in_tiles and _takes_pairs(x, weight, block):
         for group in loop(paired, first, step=2):
             _group(tile, group, 2, block)
@@ -153,7 +134,7 @@ def _panel(tile: Tile, group: Value) -> None:
     assert tile.result is not None
     y, stride, nbytes = tile.result.cast(f32), row_stride(weight.shape[0]), group_bytes(weight)
     groups = [tile.operands[1].at((group + i) * nbytes) for i in range(2)]
-    panel = Panel(tile.scratch.at(_offset_bytes(x, weight)))
+    panel = Panel(tile.scratch)
     records = _record(tile, constant(0, i64))
     stride_x = q8_stride(x.shape[1])
     # A line of the result is a token's, with a stride that no prefetcher follows.
@@ -186,11 +167,7 @@ def _dots(tile: Tile, groups: list[Pointer], tokens: list[Value], number: Value)
     if x.format.name != "q8":
         return dot_blocks_f32(weight, groups[0], records)
     ahead = share_of(groups[0].at(nbytes), nbytes, x.shape[1] // BLOCK, passes, number)
-    if not wants_offsets(weight):
-        return dot_blocks_q8(weight, groups, [Token(record) for record in records], ahead)
-    offsets = [_offsets(tile, token) for token in tokens]
-    both = [Token(*pair) for pair in zip(records, offsets, strict=True)]
-    return dot_blocks_q8(weight, groups, both, ahead)
+    return dot_blocks_q8(weight, groups, records, ahead)
 
 
 def _record(tile: Tile, token: Value) -> Pointer:
@@ -199,8 +176,3 @@ def _record(tile: Tile, token: Value) -> Pointer:
     width = x.shape[1]
     stride = q8_stride(width) if x.format.name == "q8" else row_stride(width) * 4
     return tile.operands[0].at(token * stride)
-
-
-def _offsets(tile: Tile, token: Value) -> Pointer:
-    """The token's offsets, one for each block."""
-    return tile.scratch.cast(i32).at(token * (tile.spec.operands[0].shape[1] // BLOCK))
