@@ -32,23 +32,33 @@ def control_block(**fields: float) -> np.ndarray:
 class Sampler:
     """The compiled kernel for a row of logits, set up once and called often."""
 
-    def __init__(self, logits: np.ndarray, ring: np.ndarray | None = None, target=TARGETS[0]):
+    def __init__(
+        self,
+        logits: np.ndarray,
+        ring: np.ndarray | None = None,
+        target=TARGETS[0],
+        bias: np.ndarray | None = None,
+    ):
         self.logits = np.asarray(logits, np.float32)[None]
         self.ring = np.zeros(CAPACITY, np.int32) if ring is None else ring
-        types = (tensor("f32", *self.logits.shape), tensor("i32", 1, CAPACITY), ONE)
-        self._tile = tile_function(OpSpec("sample", (*types, tensor("control", 1)), ONE), target)
+        self.bias = [] if bias is None else [np.asarray(bias, np.float32)[None]]
+        row = tensor("f32", *self.logits.shape)
+        types = [row, tensor("i32", 1, CAPACITY), ONE, tensor("control", 1)]
+        types += [row] * len(self.bias)
+        self._tile = tile_function(OpSpec("sample", tuple(types), ONE), target)
         self._row, self._ring = rows_of(self.logits), buffer_of(self.ring)
+        self._bias = [buffer_of(bias) for bias in self.bias]
 
     def __call__(self, pos: int = 5, **fields: float) -> int:
         before, result = self._row.copy(), aligned(64)
         operands = [buffer_of(np.int32([pos])), buffer_of(control_block(**fields))]
-        self._tile([self._row, self._ring, *operands], result, 0, 1, 1)
+        self._tile([self._row, self._ring, *operands, *self._bias], result, 0, 1, 1)
         np.testing.assert_array_equal(self._row, before)
         return int(result.view(np.int32)[0])
 
     def expected(self, pos: int = 5, **fields: float) -> int:
         at, control = np.array([pos], np.int32), control_block(**fields)
-        return int(meaning.sample(self.logits, self.ring[None], at, control)[0])
+        return int(meaning.sample(self.logits, self.ring[None], at, control, *self.bias)[0])
 
 
 # random numbers ----------------------------------------------------------------------------------
@@ -92,6 +102,9 @@ FIELDS = st.fixed_dictionaries(
         "min_p": st.sampled_from([-1.0, 0.0, 1e-45, 1e-4, 0.05, 0.5, 1.0, 3.0, math.nan]),
         "repeat_penalty": st.sampled_from([1.0, 1.1, 1.3, 0.5, 0.0, -1.0, math.inf, math.nan]),
         "repeat_last_n": st.sampled_from([-1, 0, 1, 7, 1000]),
+        "presence_penalty": st.sampled_from([0.0, 0.0, 0.7, -2.0, 1e38]),
+        "frequency_penalty": st.sampled_from([0.0, 0.0, 0.3, -0.1, 1e38]),
+        "prompt": st.sampled_from([-1, 0, 3, 40, 1000]),
     }
 )
 
@@ -225,6 +238,48 @@ def test_seeds_and_positions_draw_apart() -> None:
     sampler = Sampler(np.zeros(1000))
     assert len({sampler(pos) for pos in range(50)}) > 40
     assert len({sampler(seed=2**64 - 1 - seed) for seed in range(50)}) > 40
+
+
+# what the output costs, and the bias -------------------------------------------------------------
+
+
+def test_frequency_counts_and_presence_does_not() -> None:
+    ring = np.array([0, 0, 0, 1, 2, 2, *[9] * 58], np.int32)
+    sampler = Sampler([5.0, 4.5, 4.4, 0.0], ring)
+    greedy = {"temperature": 0, "pos": 5}
+    assert sampler(**greedy, prompt=3) == 0  # the prompt does not count, and costs nothing
+    assert sampler(**greedy, prompt=3, frequency_penalty=1) == 0
+    assert sampler(**greedy, prompt=0, presence_penalty=0.7) == 0  # 4.3 3.8 3.7
+    assert sampler(**greedy, prompt=0, frequency_penalty=0.3) == 1  # 4.1 4.2 3.8
+    assert sampler(**greedy, prompt=3, presence_penalty=-2) == 1  # 5.0 6.5 6.4
+    assert sampler(**greedy, prompt=3, frequency_penalty=-2) == 2  # 5.0 6.5 8.4
+    both = {"presence_penalty": -2, "frequency_penalty": 0.5}
+    assert sampler(**greedy, prompt=3, **both) == 1  # 5.0 6.0 5.4
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=["native", "portable"])
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    vocabulary=st.sampled_from([1, 31, 131, 1000]),
+    noise=st.integers(0, 2**32 - 1),
+    kept=st.sampled_from([1, 3, 500]),
+    fields=FIELDS,
+)
+def test_a_bias_is_added(
+    target: Target, vocabulary: int, noise: int, kept: int, fields: dict[str, Any]
+) -> None:
+    random = np.random.default_rng(noise)
+    ring = random.integers(-5, vocabulary + 5, CAPACITY, dtype=np.int32)
+    bias = np.full(vocabulary, -np.inf)
+    allowed = random.integers(0, vocabulary, kept)
+    bias[allowed] = random.normal(0, 5, kept)
+    sampler = Sampler(random.normal(0, 3, vocabulary), ring, target, bias)
+    for biased in (0, 1):
+        with_bias = fields | {"biased": biased}
+        drawn = sampler(9, **with_bias)
+        assert drawn == sampler.expected(9, **with_bias)
+    if fields["presence_penalty"] < 10 and fields["frequency_penalty"] < 10:
+        assert drawn in allowed
 
 
 # sequences ---------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from hotloop.cli import (
     predict,
     pull,
     run,
+    serve,
     validate,
 )
 from hotloop.util import settings
@@ -48,6 +49,7 @@ for command in (
     explain.explain,
     inspect.inspect,
     bench.bench,
+    serve.serve,
     load.load,
     machines.machines,
     predict.predict,

@@ -404,7 +404,10 @@ class Decoder:
             return graph.build((logits,))
         ring = graph.state("ring", tensor("i32", step.sequences, step.context + 1))
         control = graph.state("control", tensor("control", step.sequences))
-        following = graph.op("sample", logits, ring, "pos", control, to="next")
+        bias = []
+        if step.batch:
+            bias = [graph.state("bias", tensor("f32", step.sequences, config.vocab))]
+        following = graph.op("sample", logits, ring, "pos", control, *bias, to="next")
         done = graph.op("emit", following, ring, "pos", control, to="done")
         next_pos = graph.op("advance", "pos", to="pos.next")
         return graph.build(

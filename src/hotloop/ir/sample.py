@@ -5,6 +5,10 @@ kept together:
 
     penalty   logits of tokens among the last `repeat_last_n` are divided by `repeat_penalty` where
               positive and multiplied where negative (Keskar et al., 2019, arXiv 1909.05858)
+    frequency subtracted from the logit of a token for each time that the output has it
+    presence  subtracted once from the logit of a token that the output has (both as in OpenAI's
+              API; the prompt does not count)
+    bias      added to all logits; -infinity forbids a token
     top-k     the k-th largest logit
     top-p     the largest threshold whose kept tokens hold at least `top_p` of the probability that
               top-k left
@@ -78,6 +82,23 @@ def penalise(logits: Array, ring: Array, pos: int, last_n: int, penalty: np.floa
     return out
 
 
+def penalise_output(
+    row: Array, output: Array, presence: np.float32, frequency: np.float32
+) -> Array:
+    """A copy of `row` with what the tokens of `output` cost, in the order in which they came."""
+    out = row.copy()
+    output = output[(output >= 0) & (output < len(out))]
+    with np.errstate(all="ignore"):
+        np.subtract.at(out, output, frequency)
+        out[np.unique(output)] -= presence
+    return out
+
+
+def finite(row: Array) -> Array:
+    """Infinities and NaN to the ends of the range: NaN, like -infinity, to the smallest."""
+    return np.clip(np.where(np.isnan(row), -LARGEST, row), -LARGEST, LARGEST).astype(np.float32)
+
+
 def weights(row: Array, kept: Array, temperature: np.float32) -> NDArray[np.int64]:
     """Integers in proportion to softmax(row / temperature), 0 where not kept."""
     with np.errstate(all="ignore"):
@@ -102,18 +123,26 @@ def threshold(row: Array, top_k: int, top_p: np.float32, min_p: np.float32) -> n
     return limit
 
 
-def sample(logits: Array, ring: Array, pos: Array, control: Array) -> Array:
+def sample(
+    logits: Array, ring: Array, pos: Array, control: Array, bias: Array | None = None
+) -> Array:
     """The token for position pos + 1 of each sequence, i32[T]; see the module's text for the rule.
 
-    logits f32[T, vocabulary], ring i32[T, capacity], pos i32[T], control[T].
+    logits f32[T, vocabulary], ring i32[T, capacity], pos i32[T], control[T],
+    bias f32[T, vocabulary].
     """
-    rows = zip(logits, ring, pos, control, strict=True)
-    return np.array([_sample_row(row, tokens, int(at), c) for row, tokens, at, c in rows], np.int32)
+    biases = [None] * len(logits) if bias is None else bias
+    rows = zip(logits, ring, pos, control, biases, strict=True)
+    return np.array([_sample_row(*row) for row in rows], np.int32)
 
 
-def _sample_row(logits: Array, ring: Array, at: int, c: Any) -> int:
-    row = penalise(logits, ring, at, int(c["repeat_last_n"]), c["repeat_penalty"])
-    row = np.clip(np.where(np.isnan(row), -LARGEST, row), -LARGEST, LARGEST).astype(np.float32)
+def _sample_row(logits: Array, ring: Array, pos: Any, c: Any, bias: Array | None) -> int:
+    at = int(pos)
+    row = finite(penalise(logits, ring, at, int(c["repeat_last_n"]), c["repeat_penalty"]))
+    output = ring[max(0, int(c["prompt"])) : at + 1]
+    row = finite(penalise_output(row, output, c["presence_penalty"], c["frequency_penalty"]))
+    if bias is not None and c["biased"]:
+        row = finite(row + bias)
     if not c["temperature"] > 0:
         return int(row.argmax())
     limit = threshold(row, int(c["top_k"]), c["top_p"], c["min_p"])

@@ -53,8 +53,12 @@ CONTROL = np.dtype(
         ("top_p", "<f4"),
         ("min_p", "<f4"),
         ("repeat_penalty", "<f4"),
+        ("presence_penalty", "<f4"),
+        ("frequency_penalty", "<f4"),
         ("top_k", "<i4"),
         ("repeat_last_n", "<i4"),
+        ("prompt", "<i4"),  # where the output begins: tokens of the ring that were not generated
+        ("biased", "<i4"),  # whether sampling adds the bias of the sequence to its logits
         ("last_pos", "<i4"),  # the launch stops after the token for this position
         ("stop_count", "<i4"),  # how many of stop_ids are valid
         ("stop_ids", "<i4", (32,)),

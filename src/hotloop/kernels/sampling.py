@@ -26,6 +26,7 @@ from hotloop.lang import (
     minimum,
     select,
     strip,
+    u32,
     u64,
     while_,
 )
@@ -48,6 +49,8 @@ class _Sequence:
     """i32[capacity]."""
     pos: Value
     control: Pointer
+    bias: Pointer | None
+    """f32[vocabulary], where the op has one."""
     vocabulary: int
     capacity: int
 
@@ -61,14 +64,15 @@ def sample(tile: Tile) -> None:
 
 
 def _sequence(tile: Tile, row: Value) -> _Sequence:
-    logits_type, ring_type, pos_type, _ = tile.spec.operands
+    logits_type, ring_type, pos_type = tile.spec.operands[:3]
     vocabulary, capacity = logits_type.shape[1], ring_type.shape[1]
-    logits, ring, pos, control = tile.operands
+    logits, ring, pos, control, *bias = tile.operands
     return _Sequence(
         logits.cast(f32).at(row * row_stride(vocabulary)),
         ring.cast(i32).at(row * capacity),
         position_of(pos, pos_type, row),
         control.at(row * CONTROL.itemsize),
+        bias[0].cast(f32).at(row * vocabulary) if bias else None,
         vocabulary,
         capacity,
     )
@@ -78,15 +82,23 @@ def _sample(sequence: _Sequence, scratch: Pointer) -> Value:
     """Where no logit changes and the largest is taken, nothing is copied."""
     logits, vocabulary = sequence.logits, sequence.vocabulary
     greedy = ~(read(sequence.control, "temperature") > 0)
-    penalises = _penalises(sequence.control)
+    penalises, charges = _penalises(sequence.control), _charges(sequence.control)
+    changes = penalises | charges
+    if sequence.bias is not None:
+        changes = changes | read(sequence.control, "biased").differs(0)
     token = Var(constant(0, i64))
-    with if_else(greedy & ~penalises) as otherwise:
+    with if_else(greedy & ~changes) as otherwise:
         token.set(_argmax(logits, vocabulary))
         otherwise()
         row = Row.at(scratch, vocabulary)
         _copy(logits, row, vocabulary)
         with if_(penalises):
             _penalise(sequence, row.values)
+        with if_(charges):
+            _charge_output(sequence, row)
+        if sequence.bias is not None:
+            with if_(read(sequence.control, "biased").differs(0)):
+                _add_bias(sequence.bias, row.values, vocabulary)
         with if_else(greedy) as otherwise:
             token.set(_argmax(row.values, vocabulary))
             otherwise()
@@ -146,6 +158,35 @@ def _penalise(sequence: _Sequence, values: Pointer) -> None:
             logit = sequence.logits.load(token)
             penalised = select(logit > 0, logit / penalty, logit * penalty)
             values.store(_finite(penalised), token)
+
+
+def _charges(control: Pointer) -> Value:
+    presence, frequency = read(control, "presence_penalty"), read(control, "frequency_penalty")
+    return presence.differs(0) | frequency.differs(0)
+
+
+def _charge_output(sequence: _Sequence, row: Row) -> None:
+    """Frequency for each token of the output, then presence for each distinct one."""
+    control, values = sequence.control, row.values
+    presence, frequency = read(control, "presence_penalty"), read(control, "frequency_penalty")
+    seen = row.weights  # not in use yet
+    stop = minimum(sequence.pos + 1, sequence.capacity)
+    start = maximum(read(control, "prompt").to(i64), 0)
+    for i in loop(stop, start):
+        token = sequence.ring.load(i).to(i64)
+        with if_((token >= 0) & (token < sequence.vocabulary)):
+            values.store(values.load(token) - frequency, token)
+            seen.store(constant(0, u32), token)
+    for i in loop(stop, start):
+        token = sequence.ring.load(i).to(i64)
+        with if_((token >= 0) & (token < sequence.vocabulary)), if_(seen.load(token).equals(0)):
+            values.store(_finite(values.load(token) - presence), token)
+            seen.store(constant(1, u32), token)
+
+
+def _add_bias(bias: Pointer, values: Pointer, vocabulary: int) -> None:
+    for i, lanes in strip(vocabulary):
+        values.store(_finite(values.load(i, lanes) + bias.load(i, lanes)), i)
 
 
 def _draw(sequence: _Sequence, row: Row) -> Value:

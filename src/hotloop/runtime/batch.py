@@ -51,9 +51,10 @@ class BatchExecutor:
         self._team = team
         widest = decoder.graph(self._decode_step(rows))
         self._state = SequenceState(widest)
-        self._caches = [s.name for s in widest.states if s.name not in ("ring", "control")]
+        self._caches = [s.name for s in widest.states if s.name not in ("ring", "control", "bias")]
         self._ring = self._state.view("ring")
         self._control = self._state.view("control").view(CONTROL)
+        self._bias = self._state.view("bias")
         self._launches = ThreadPoolExecutor(1, "hotloop-launch")
         self._last: Executable | None = None
 
@@ -114,7 +115,9 @@ class BatchExecutor:
         program.view("pages")[at, : len(row.table)] = row.table
         self._ring[at, : last + 1] = row.tokens
         control = self._control[at : at + 1]
-        row.sampling.write(control)
+        row.sampling.write(control, row.prompt, row.bias is not None)
+        if row.bias is not None:
+            self._bias[at] = row.bias
         control[0]["published"] = last + 1
         control[0]["last_pos"] = min(last + steps, row.limit - 1)
 

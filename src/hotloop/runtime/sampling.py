@@ -23,6 +23,8 @@ class Sampling:
     min_p            in [0, 1]; 0 keeps all
     repeat_penalty   above 0; 1 is none
     repeat_last_n    how many of the last tokens are penalised; -1 is all
+    presence_penalty, frequency_penalty
+                     finite; subtracted from the logits of tokens that the output has; 0 is none
     stop_ids         tokens that end the generation, at most 32
 
     Raises `UsageError` where a value is out of its range.
@@ -36,6 +38,8 @@ class Sampling:
     repeat_penalty: float = 1.0
     repeat_last_n: int = 64
     stop_ids: tuple[int, ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
 
     def __post_init__(self) -> None:
         self._check("temperature", 0 <= self.temperature < math.inf, "at least 0")
@@ -45,6 +49,8 @@ class Sampling:
         self._check("min_p", 0 <= self.min_p <= 1, "from 0 to 1")
         self._check("repeat_penalty", 0 < self.repeat_penalty < math.inf, "above 0")
         self._check("repeat_last_n", -1 <= self.repeat_last_n < 2**31, "at least -1")
+        self._check("presence_penalty", math.isfinite(self.presence_penalty), "finite")
+        self._check("frequency_penalty", math.isfinite(self.frequency_penalty), "finite")
         if len(self.stop_ids) > MAX_STOP_IDS:
             raise UsageError(f"{len(self.stop_ids)} stop tokens; at most {MAX_STOP_IDS} can be.")
 
@@ -52,8 +58,11 @@ class Sampling:
         if not holds:
             raise UsageError(f"{name} is {getattr(self, name)!r}; it must be {wanted}.")
 
-    def write(self, control: NDArray[np.generic]) -> None:
-        """Fill the control block `control[1]`, for a launch that is about to start."""
+    def write(self, control: NDArray[np.generic], prompt: int = 0, biased: bool = False) -> None:
+        """Fill the control block `control[1]`, for a launch that is about to start.
+
+        `prompt` tokens of the sequence were not generated; `biased` says that it has a bias.
+        """
         c = control[0]
         c["seed"] = self.seed
         c["temperature"] = self.temperature
@@ -62,6 +71,10 @@ class Sampling:
         c["min_p"] = self.min_p
         c["repeat_penalty"] = self.repeat_penalty
         c["repeat_last_n"] = 2**31 - 1 if self.repeat_last_n < 0 else self.repeat_last_n
+        c["presence_penalty"] = self.presence_penalty
+        c["frequency_penalty"] = self.frequency_penalty
+        c["prompt"] = prompt
+        c["biased"] = biased
         c["stop_count"] = len(self.stop_ids)
         c["stop_ids"][: len(self.stop_ids)] = self.stop_ids
         c["cancel"] = 0

@@ -104,7 +104,7 @@ class Session:
         """Everything that a decode launch reads: the last token of `ids`, and when to stop."""
         self.check(ids)
         self.prefill(ids)
-        sampling.write(self._control)
+        sampling.write(self._control, len(ids))
         control = self._control[0]
         control["published"] = len(ids)
         control["last_pos"] = min(len(ids) - 1 + max_tokens, self.context)

@@ -37,6 +37,8 @@ def options(
         repeat_penalty=request.repetition_penalty,
         repeat_last_n=-1,
         stop_ids=served.stop_ids,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
     )
     bias = _bias(served, request.logit_bias)
     return Options(

@@ -10,9 +10,11 @@ from hotloop.ir.types import TensorType, tensor
 
 
 def _infer_sample(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    logits, ring, pos, control = types
+    """The fifth operand, a bias for all logits of each sequence, may be left out."""
+    logits, ring, pos, control, *bias = types
     tokens, _ = activation(logits, "the logits")
     _sequences(ring, pos, control, tokens)
+    need(bias in ([], [logits]), f"the bias must be {logits}, as the logits are")
     return tensor("i32", tokens)
 
 
@@ -76,7 +78,7 @@ OPS = (
         "tokens",
         _infer_sample,
         sample,
-        aligned=(0, 1, 2, 3),
+        aligned=(0, 1, 2, 3, 4),
         grain=one,
         starts_kernel=True,
     ),

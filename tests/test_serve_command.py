@@ -1,0 +1,106 @@
+"""hotloop serve as a process: what it prints, what it answers, and how it ends."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import openai
+import pytest
+import requests
+
+import hotloop
+from hotloop.cli.main import main
+
+PROMPT = "The capital of France is"
+
+
+@contextmanager
+def serving(model: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """The process, its URL, and the command that it prints."""
+    command = [sys.executable, "-m", "hotloop", "serve", str(model), "--port", "0", *options]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip(), process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def test_it_answers_like_the_library_and_ends_well(
+    default_model: Path, smollm: hotloop.Model
+) -> None:
+    wanted = "".join(token.text for token in smollm.generate(PROMPT, max_tokens=24))
+    with serving(default_model, "--context", "512", "--name", "it's") as (process, url, curl):
+        assert url.startswith("http://127.0.0.1:")
+        if shutil.which("curl"):
+            said = subprocess.run(curl, shell=True, capture_output=True, text=True, timeout=60)
+            assert '"role":"assistant"' in said.stdout, said
+        with openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0) as client:
+            asked = {"model": "it's", "prompt": PROMPT, "temperature": 0}
+            done = client.completions.create(**asked, max_tokens=24)
+            assert done.choices[0].text == wanted
+            stream = client.completions.create(**asked, max_tokens=200, stream=True)
+            first = next(stream).choices[0].text
+            process.send_signal(signal.SIGTERM)
+            rest = "".join(chunk.choices[0].text for chunk in stream)
+            assert len(first + rest) > len(wanted)
+            assert (first + rest).startswith(wanted)
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert "capital" not in out + err
+        assert '"POST /v1/completions HTTP/1.1" 200' in out + err
+        assert err.endswith("stopped.\n")
+
+
+def test_no_grace_cancels(default_model: Path) -> None:
+    with serving(default_model, "--context", "512", "--grace", "0") as (process, url, _):
+        name = requests.get(url + "/v1/models", timeout=20).json()["data"][0]["id"]
+        with openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0) as client:
+            stream = client.completions.create(
+                model=name, prompt=PROMPT, max_tokens=400, temperature=0, stream=True
+            )
+            next(stream)
+            threading.Timer(0.1, process.send_signal, [signal.SIGTERM]).start()
+            with pytest.raises(openai.APIError, match="shutting down"):
+                list(stream)
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--tls-cert", __file__], "TLS needs both --tls-cert and --tls-key."),
+        (["--api-key-file", "nowhere.txt"], "there is no file nowhere.txt."),
+        (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid"),
+    ],
+)
+def test_options_that_do_not_fit(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--port", "0", *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--port", str(port)]) == 2
+    said = capsys.readouterr().err
+    assert f"cannot listen on 127.0.0.1 port {port}: address already in use; give another" in said
+
+
+def test_a_key_file_without_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "keys").write_text("\n \n")
+    assert main(["serve", "--port", "0", "--api-key-file", str(tmp_path / "keys")]) == 2
+    assert "has no API key; write one on a line." in capsys.readouterr().err
