@@ -168,6 +168,9 @@ def test_when_the_executor_fails_everybody_is_told() -> None:
     engine.close()
 
 
+FAILS, FAILS_LATER = -1, -2
+
+
 class Only:
     """A grammar: these tokens in this order, then the end."""
 
@@ -175,7 +178,7 @@ class Only:
         self.left = tokens
 
     def allowed(self) -> NDArray[np.bool_]:
-        if self.left[0] < 0:
+        if self.left[0] == FAILS:
             raise ConstraintError("the grammar is too complex.")
         allowed = np.zeros(VOCAB, bool)
         allowed[self.left[0]] = True
@@ -183,18 +186,23 @@ class Only:
 
     def accept(self, token: int) -> None:
         assert token == self.left.pop(0)
+        if self.left[0] == FAILS_LATER:
+            raise ConstraintError("the grammar has got too complex.")
 
 
 def test_grammars_decide(engine: Engine) -> None:
-    clients = [Client([1, 2], 4), Client([1, 2], 4), Client([3], 4)]
+    clients = [Client([1, 2], 4), Client([1, 2], 4), Client([1, 2], 4), Client([3], 4)]
     clients[0].sequence.constraint = Only([9, 8, 7, 6])
-    clients[1].sequence.constraint = Only([9, -1])
+    clients[1].sequence.constraint = Only([9, FAILS])
+    clients[2].sequence.constraint = Only([9, FAILS_LATER])
     run(engine, *clients)
     assert clients[0].tokens == [9, 8, 7, 6]
-    assert clients[1].tokens == [9]
+    assert clients[1].tokens == clients[2].tokens == [9]
     assert clients[1].outputs[-1].error == "the grammar is too complex."
-    assert clients[2].tokens == continuation([3], 4, VOCAB)
+    assert clients[2].outputs[-1].error == "the grammar has got too complex."
+    assert clients[3].tokens == continuation([3], 4, VOCAB)
     assert engine.load().pages_free == engine.load().pages
+    assert not engine.failure
 
 
 def test_logprobs_are_of_the_model(engine: Engine) -> None:

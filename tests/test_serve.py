@@ -254,6 +254,34 @@ def test_lark_grammar(client: openai.OpenAI) -> None:
     assert done.choices[0].finish_reason == "stop"
 
 
+def test_grammars_that_cannot_go_on(client: openai.OpenAI) -> None:
+    """Some schemas are found to be impossible, or too much, when a token is wanted."""
+    many = {"type": "object", "properties": {f"p{at}": {"type": "string"} for at in range(2000)}}
+    for schema in ({"$ref": "#"}, many):
+        asked = {"name": "x", "schema": schema}
+        with pytest.raises(openai.BadRequestError, match="the grammar cannot go on"):
+            client.chat.completions.create(
+                model="tiny",
+                messages=HELLO,
+                response_format={"type": "json_schema", "json_schema": asked},
+            )
+
+
+def test_schemas_that_are_nested_too_deep(server: Running) -> None:
+    text = json.dumps(
+        CHAT | {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}
+    )
+    for depth in (900, 5000):
+        schema = '{"items": ' * depth + "{}" + "}" * depth
+        response = requests.post(
+            server.url + "/v1/chat/completions",
+            data=text.replace('"name": "x"', f'"name": "x", "schema": {schema}'),
+            headers={"Content-Type": "application/json"},
+            timeout=20,
+        )
+        assert response.status_code == 400, response.text
+
+
 WEATHER = {
     "type": "function",
     "function": {

@@ -180,19 +180,25 @@ class Engine:
         if plan.chunk is not None:
             self._scheduler.read(plan.chunk)
         for at, sequence in enumerate(plan.rows):
-            if sequence.single:
-                self._postprocess_single(at, sequence)
-            if sequence.finish is not None:
+            error = self._postprocess_single(at, sequence) if sequence.single else ""
+            if error:
+                self._end(sequence, Finish.ERROR, error)
+            elif sequence.finish is not None:
                 self._end(sequence, sequence.finish)
 
-    def _postprocess_single(self, at: int, sequence: Sequence) -> None:
+    def _postprocess_single(self, at: int, sequence: Sequence) -> str:
+        """Hand out the one token of a sequence that Python has a say in; what is wrong, if so."""
         token = sequence.tokens[-1]
-        if sequence.constraint is not None and sequence.finish is None:
-            sequence.constraint.accept(token)
         logprobs = []
         if sequence.logprobs is not None:
             logprobs = [top_logprobs(self.executor.logits(at), token, sequence.logprobs)]
         sequence.sink(Output([token], sequence.cached, logprobs))
+        if sequence.constraint is not None and sequence.finish is None:
+            try:
+                sequence.constraint.accept(token)
+            except ConstraintError as error:
+                return str(error)
+        return ""
 
     def _end(self, sequence: Sequence, finish: Finish, error: str = "") -> None:
         if sequence not in self._alive:

@@ -162,8 +162,8 @@ class Generation:
             if choice.ended:
                 continue  # tokens after a stop string
             if output.finish in (Finish.ERROR, Finish.CANCELLED):
-                text = output.error or "the server is shutting down."
-                raise ApiError(text, 503 if output.finish is Finish.CANCELLED else 500)
+                choice.ended = True
+                raise self._failure(output)
             if output.tokens:
                 self._note_time(choice)
             delta = choice.take(output)
@@ -174,6 +174,12 @@ class Generation:
                 if output.finish is None:  # a stop string, of which the engine knows nothing
                     self._cancel([choice])
             yield delta
+
+    def _failure(self, output: Output) -> ApiError:
+        """Whose doing it is: the engine's, which has failed, or a grammar's that cannot go on."""
+        if output.finish is Finish.CANCELLED:
+            return ApiError("the server is shutting down.", 503, code="unavailable")
+        return ApiError(output.error, 500 if self.served.engine.failure else 400)
 
     def _note_time(self, choice: Choice) -> None:
         now = time.perf_counter()

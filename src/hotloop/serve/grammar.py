@@ -60,13 +60,13 @@ class Grammars:
 
     def schema(self, schema: dict[str, Any], param: str) -> "Callable[[], Grammar]":
         """Grammars for JSON that `schema` allows. Raises `ApiError` where it is not possible."""
-        text = json.dumps(schema)
-        _check_length(text, param)
         try:
+            text = json.dumps(schema)
+            _check_length(text, param)
             grammar = LLMatcher.grammar_from_json_schema(
                 text, overrides={"whitespace_pattern": _SPACE}
             )
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ApiError(f"{param}: {error}.", param=param) from None
         return self._maker(grammar, param)
 
