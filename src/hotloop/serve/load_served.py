@@ -8,7 +8,10 @@ from hotloop.api import Model
 from hotloop.backends.cpu.bandwidth import read_gbps
 from hotloop.ir.ops import CHUNK
 from hotloop.report.counts import traffic
+from hotloop.runtime.batch import BatchExecutor
 from hotloop.runtime.engine import Engine
+from hotloop.runtime.executor import Row
+from hotloop.runtime.sampling import Sampling
 from hotloop.serve.metrics import Metrics
 from hotloop.serve.served import Served
 from hotloop.util.errors import UnsupportedError
@@ -48,12 +51,24 @@ def make_served(
         bandwidth=1e9 * read_gbps(min(weight_bytes, PROBE_BYTES), model.threads, PROBE_SECONDS),
         facts=_facts(model, parallel),
     )
+    _compile(executor)
     engine.start()
     try:
         yield served
     finally:
         engine.close()
         executor.close()
+
+
+def _compile(executor: BatchExecutor) -> None:
+    """Run each of its programs once, so that no client waits for machine code.
+
+    What they leave in the first page is no sequence's, and nobody is told of it.
+    """
+    executor.prefill([0], 0, [0])
+    row = Row([0, 0], 2, 3, [0], Sampling())
+    for rows in range(1, min(executor.rows, 2) + 1):
+        executor.decode([row] * rows, 1, lambda new: True)
 
 
 def _facts(model: Model, parallel: int) -> dict[str, str]:
