@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hotloop.runtime.engine import ClosedError, Engine, QueueFullError, top_logprobs
 from hotloop.runtime.sampling import Sampling
 from hotloop.runtime.sequence import ConstraintError, Finish, Output, Sequence
-from hotloop.util.errors import ContextError
+from hotloop.util.errors import ContextError, UsageError
 
 VOCAB = 97
 PATIENCE = 20.0
@@ -131,6 +131,8 @@ def test_what_never_fits_and_what_is_too_much_is_refused(executor: FakeExecutor)
     engine = Engine(executor, queue=2)  # not started: all wait
     with pytest.raises(ContextError, match="66 tokens do not fit in the KV cache, which holds 64"):
         engine.submit([Client([1] * 61).sequence])
+    with pytest.raises(UsageError, match="6 sequences in one request; this server takes 5 in all"):
+        engine.submit([Client([1]).sequence for _ in range(6)])
     engine.submit([Client([1]).sequence for _ in range(4)])
     with pytest.raises(QueueFullError, match="1 requests are waiting and 2 may"):
         engine.submit([Client([1]).sequence, Client([1]).sequence])

@@ -515,6 +515,15 @@ def test_origins_and_hosts() -> None:
                 server.url + "/v1/models", headers={"Origin": origin}, timeout=20
             )
             assert ("access-control-allow-origin" in response.headers) == allowed
+        # What a page may send without asking first is not taken for a request.
+        for media_type in ("text/plain", "application/x-www-form-urlencoded"):
+            simple = requests.post(
+                server.url + "/v1/completions",
+                data=json.dumps(COMPLETION),
+                headers={"Content-Type": media_type},
+                timeout=20,
+            )
+            assert simple.status_code == 400
         evil = requests.get(server.url + "/v1/models", headers={"Host": "evil.example"}, timeout=20)
         assert evil.status_code == 400
 

@@ -18,7 +18,7 @@ from hotloop.runtime.executor import Executor, Row
 from hotloop.runtime.pages import Pages
 from hotloop.runtime.scheduler import Plan, Scheduler
 from hotloop.runtime.sequence import ConstraintError, Finish, Output, Sequence, TopLogprobs
-from hotloop.util.errors import ContextError, HotloopError
+from hotloop.util.errors import ContextError, HotloopError, UsageError
 
 
 class QueueFullError(HotloopError):
@@ -68,8 +68,9 @@ class Engine:
     def submit(self, sequences: list[Sequence]) -> None:
         """Take all of `sequences` or none of them.
 
-        Raises `ContextError` where one could never fit, `QueueFullError` where too many wait, and
-        `ClosedError` where the engine takes nothing any more.
+        Raises `ContextError` where one could never fit, `UsageError` where so many could not,
+        `QueueFullError` where too many wait now, and `ClosedError` where the engine takes nothing
+        any more.
         """
         for sequence in sequences:
             if self._pages.needed(sequence.limit - 1) > self._pages.count:
@@ -77,10 +78,15 @@ class Engine:
                     f"{sequence.limit} tokens do not fit in the KV cache, which holds "
                     f"{self._pages.count * self._pages.size}; shorten the prompt or max_tokens."
                 )
+        most = self.executor.rows + self.queue
+        if len(sequences) > most:
+            raise UsageError(
+                f"{len(sequences)} sequences in one request; this server takes {most} in all."
+            )
         with self._wake:
             if self._closed:
                 raise ClosedError(self._closed)
-            if len(self._alive) + len(sequences) > self.executor.rows + self.queue:
+            if len(self._alive) + len(sequences) > most:
                 raise QueueFullError(
                     f"{max(0, len(self._alive) - self.executor.rows)} requests are waiting and "
                     f"{self.queue} may; try again later."
