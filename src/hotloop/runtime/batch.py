@@ -5,8 +5,9 @@ weights, the cache and the threads. A token's bits are the same in all of them, 
 each row of a step is computed by itself, and attention sums by position.
 """
 
+import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 
@@ -91,10 +92,12 @@ class BatchExecutor:
             self._place(program, at, row, steps)
         starts = np.array([len(row.tokens) for row in rows])
         launch = self._launches.submit(program.run, len(rows), until_done=True)
+        ended = threading.Event()  # waiting for it is much cheaper than for a future
+        launch.add_done_callback(lambda _: ended.set())
         delivered, goes_on = 0, True
         running = True
         while running:
-            running = bool(wait([launch], POLL_SECONDS).not_done)
+            running = not ended.wait(POLL_SECONDS)
             # Rows are published one after another: a step is there when it is for all of them.
             published = self._control["published"][: len(rows)] - starts
             there = int(published.min())
