@@ -127,7 +127,7 @@ def running(
         served.engine.close()
 
 
-def wait_until(holds: object, patience: float = 10.0) -> None:
+def wait_until(holds: object, patience: float = 60.0) -> None:
     """Wait for `holds()`; fail after `patience` seconds."""
     assert callable(holds)
     deadline = time.monotonic() + patience

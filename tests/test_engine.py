@@ -18,7 +18,7 @@ from hotloop.runtime.sequence import ConstraintError, Finish, Output, Sequence
 from hotloop.util.errors import ContextError, UsageError
 
 VOCAB = 97
-PATIENCE = 20.0
+PATIENCE = 120.0
 
 
 class Client:

@@ -33,7 +33,7 @@ def client(server: Running) -> Iterator[openai.OpenAI]:
 
 
 def connect(server: Running, key: str = "none") -> openai.OpenAI:
-    return openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0, timeout=20)
+    return openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0, timeout=60)
 
 
 def says(text: str) -> Iterator[Running]:
@@ -42,7 +42,7 @@ def says(text: str) -> Iterator[Running]:
 
 
 def post(server: Running, path: str, body: object, **options: object) -> requests.Response:
-    return requests.post(server.url + path, json=body, timeout=20, **options)
+    return requests.post(server.url + path, json=body, timeout=60, **options)
 
 
 # models and tokens
@@ -277,7 +277,7 @@ def test_schemas_that_are_nested_too_deep(server: Running) -> None:
             server.url + "/v1/chat/completions",
             data=text.replace('"name": "x"', f'"name": "x", "schema": {schema}'),
             headers={"Content-Type": "application/json"},
-            timeout=20,
+            timeout=60,
         )
         assert response.status_code == 400, response.text
 
@@ -421,7 +421,7 @@ def test_what_is_not_json(server: Running, text: str) -> None:
         server.url + "/v1/chat/completions",
         data=text.encode("latin-1"),
         headers={"Content-Type": "application/json"},
-        timeout=20,
+        timeout=60,
     )
     assert response.status_code == 400
     assert response.json()["error"]["message"]
@@ -444,7 +444,7 @@ def test_what_is_not_there(server: Running) -> None:
         ("GET", "/v1/completions", 405),
         ("POST", "/v1/models", 405),
     ):
-        response = requests.request(method, server.url + path, timeout=20)
+        response = requests.request(method, server.url + path, timeout=60)
         assert response.status_code == status
         assert path in response.json()["error"]["message"]
     response = post(server, "/v1/embeddings", {"model": "tiny", "input": "x"})
@@ -478,8 +478,8 @@ def test_templates_that_refuse_or_never_end() -> None:
 
 def test_api_keys() -> None:
     with running(access=Access(keys=("right", "other"))) as server:
-        assert requests.get(server.url + "/health", timeout=20).ok
-        refused = requests.get(server.url + "/v1/models", timeout=20)
+        assert requests.get(server.url + "/health", timeout=60).ok
+        refused = requests.get(server.url + "/v1/models", timeout=60)
         assert refused.status_code == 401
         assert refused.headers["WWW-Authenticate"] == "Bearer"
         assert "wants an API key" in refused.json()["error"]["message"]
@@ -489,19 +489,19 @@ def test_api_keys() -> None:
             with connect(server, key) as client:
                 assert client.models.list().data
         for path in ("/metrics", "/status", "/openapi.json", "/v1/x"):
-            assert requests.get(server.url + path, timeout=20).status_code == 401
+            assert requests.get(server.url + path, timeout=60).status_code == 401
 
 
 def test_bodies_have_a_limit() -> None:
     with running(access=Access(body=1000)) as server:
         large = b'{"prompt": "' + b"a" * 2000 + b'"}'
-        response = requests.post(server.url + "/tokenize", data=large, timeout=20)
+        response = requests.post(server.url + "/tokenize", data=large, timeout=60)
         assert response.status_code == 413
         chunked = requests.post(
             server.url + "/tokenize",
             data=iter([large[:900], large[900:]]),
             headers={"Content-Type": "application/json"},
-            timeout=20,
+            timeout=60,
         )
         assert chunked.status_code == 413
         assert chunked.json()["error"]["message"].endswith("the body is larger than 1000 bytes.")
@@ -512,7 +512,7 @@ def test_origins_and_hosts() -> None:
     with running(access=access) as server:
         for origin, allowed in (("https://a.example", True), ("https://b.example", False)):
             response = requests.get(
-                server.url + "/v1/models", headers={"Origin": origin}, timeout=20
+                server.url + "/v1/models", headers={"Origin": origin}, timeout=60
             )
             assert ("access-control-allow-origin" in response.headers) == allowed
         # What a page may send without asking first is not taken for a request.
@@ -521,10 +521,10 @@ def test_origins_and_hosts() -> None:
                 server.url + "/v1/completions",
                 data=json.dumps(COMPLETION),
                 headers={"Content-Type": media_type},
-                timeout=20,
+                timeout=60,
             )
             assert simple.status_code == 400
-        evil = requests.get(server.url + "/v1/models", headers={"Host": "evil.example"}, timeout=20)
+        evil = requests.get(server.url + "/v1/models", headers={"Host": "evil.example"}, timeout=60)
         assert evil.status_code == 400
 
 
@@ -560,7 +560,7 @@ def test_clients_that_go_away_end_their_sequences() -> None:
             made = engine.load().output_tokens
             wait_until(lambda made=made: engine.load().output_tokens > made)
             connection.close()
-            wait_until(lambda: engine.load().running == 0, 3)
+            wait_until(lambda: engine.load().running == 0)
             assert engine.load().output_tokens < 200
 
 
@@ -569,7 +569,7 @@ def test_a_body_that_never_comes(server: Running) -> None:
     with socket.create_connection((host, int(port))) as half:
         half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         time.sleep(0.05)
-    assert requests.get(server.url + "/health", timeout=20).ok
+    assert requests.get(server.url + "/health", timeout=60).ok
 
 
 def test_closing_tells_the_streams() -> None:
@@ -581,19 +581,19 @@ def test_closing_tells_the_streams() -> None:
         with pytest.raises(openai.APIError, match="shutting down"):
             list(stream)
         closing.join()
-        assert requests.get(server.url + "/health", timeout=20).status_code == 503
+        assert requests.get(server.url + "/health", timeout=60).status_code == 503
         with pytest.raises(openai.InternalServerError):
             client.completions.create(model="tiny", prompt="a")
 
 
 def test_metrics_and_status(server: Running, client: openai.OpenAI) -> None:
     client.completions.create(model="tiny", prompt="abc", max_tokens=5)
-    text = requests.get(server.url + "/metrics", timeout=20).text
+    text = requests.get(server.url + "/metrics", timeout=60).text
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert float(values["hotloop_output_tokens_total"]) >= 5
     assert float(values["hotloop_time_to_first_token_seconds_count"]) >= 1
     assert float(values['hotloop_requests_total{path="/v1/completions",status="200"}']) >= 1
-    status = requests.get(server.url + "/status", timeout=20).json()
+    status = requests.get(server.url + "/status", timeout=60).json()
     assert status["model"] == "tiny"
     assert status["memory_tokens_per_second"] == 1000
     assert status["load"]["pages"] == 64
@@ -601,6 +601,6 @@ def test_metrics_and_status(server: Running, client: openai.OpenAI) -> None:
 
 def test_the_page_asks_nobody_else(server: Running) -> None:
     for path in ("/", "/static/app.js", "/static/style.css"):
-        response = requests.get(server.url + path, timeout=20)
+        response = requests.get(server.url + path, timeout=60)
         assert response.ok
         assert response.headers["Content-Security-Policy"].startswith("default-src 'self'")

@@ -64,7 +64,7 @@ def test_it_answers_like_the_library_and_ends_well(
 
 def test_no_grace_cancels(default_model: Path) -> None:
     with serving(default_model, "--context", "512", "--grace", "0") as (process, url, _):
-        name = requests.get(url + "/v1/models", timeout=20).json()["data"][0]["id"]
+        name = requests.get(url + "/v1/models", timeout=60).json()["data"][0]["id"]
         with openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0) as client:
             stream = client.completions.create(
                 model=name, prompt=PROMPT, max_tokens=400, temperature=0, stream=True
