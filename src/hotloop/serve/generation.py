@@ -174,6 +174,8 @@ class Generation:
                 if output.finish is None:  # a stop string, of which the engine knows nothing
                     self._cancel([choice])
             yield delta
+            if not self._queue.empty():
+                await asyncio.sleep(0)  # so that one that is behind does not keep others waiting
 
     def _failure(self, output: Output) -> ApiError:
         """Whose doing it is: the engine's, which has failed, or a grammar's that cannot go on."""
