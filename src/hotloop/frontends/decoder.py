@@ -93,13 +93,16 @@ class LayerBuilder:
         full = self.prefix + name
         return self.graph.weight(full, self.decoder.tensor_type(full, shape))
 
+    def optional(self, name: str, *shape: int) -> list[str]:
+        """The same, but nothing where the file doesn't have it."""
+        return [self.weight(name, *shape)] if self.has(name) else []
+
     def norm(self, x: str, name: str) -> str:
         """The config's norm over a token's whole vector, with `name`.weight, and .bias if any."""
         config, width = self.decoder.config, self.graph.types[x].shape[-1]
-        vectors = [self.weight(f"{name}.weight", width)]
-        if config.norm == "layer_norm" and self.has(f"{name}.bias"):
-            vectors.append(self.weight(f"{name}.bias", width))
-        return self.graph.op(config.norm, x, *vectors, to=name, eps=config.eps)
+        weight = self.weight(f"{name}.weight", width)
+        bias = self.optional(f"{name}.bias", width) if config.norm == "layer_norm" else []
+        return self.graph.op(config.norm, x, weight, *bias, to=name, eps=config.eps)
 
     def head_norm(self, x: str, name: str) -> str:
         """RMS norm of each head by itself."""
@@ -172,13 +175,10 @@ class LayerBuilder:
         width, experts = self.decoder.config.width, self.decoder.config.experts
         assert experts is not None
         logits = self.linear(x, "ffn_gate_inp", experts.count)
-        correction = [
-            self.weight(name, experts.count) for name in ["exp_probs_b.bias"] if self.has(name)
-        ]
         ids, weights = self.graph.route(
             logits,
             experts.used,
-            *correction,
+            *self.optional("exp_probs_b.bias", experts.count),
             scoring=experts.scoring,
             groups=experts.groups,
             top_groups=experts.top_groups,
@@ -190,10 +190,8 @@ class LayerBuilder:
 
         def parts(name: str, rows: int, columns: int) -> list[str]:
             """The weight, and the bias if there is one."""
-            found = [self.weight(f"{name}.weight", experts.count, rows, columns)]
-            if self.has(f"{name}.bias"):
-                found.append(self.weight(f"{name}.bias", experts.count, rows))
-            return found
+            weight = self.weight(f"{name}.weight", experts.count, rows, columns)
+            return [weight, *self.optional(f"{name}.bias", experts.count, rows)]
 
         def product(name: str) -> str:
             weight, *bias = parts(name, rows, width)
