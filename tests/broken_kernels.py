@@ -221,8 +221,8 @@ TILES = [
         (
             "each %xn",
             (
-                "each %old = attention(%x, %keys, %values, %pos, %pages) {heads=2, scale=0.25} : "
-                "f32[1,64]\n"
+                "each %old = attention(%x, %keys, %values, %pos, %pages) "
+                "{heads=2, scale=0.25, softcap=0.0, window=0} : f32[1,64]\n"
                 "      each %xn"
             ),
         ),

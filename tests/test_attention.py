@@ -7,7 +7,7 @@ import pytest
 from jit import buffer_of, compute, from_rows, rows_of
 
 from hotloop.ir.ops import CHUNK, OPS, OpTypeError, infer
-from hotloop.ir.types import tensor
+from hotloop.ir.types import TensorType, tensor
 from hotloop.kernels.tile import OpSpec
 
 DTYPE = {"f16": np.float16, "f32": np.float32}
@@ -36,6 +36,9 @@ class Case:
         form: str = "f16",
         context: int | None = None,
         spread: float = 1.0,
+        window: int = 0,
+        softcap: float = 0.0,
+        sinks: bool = False,
     ) -> None:
         context = context or (max(at, default=first + tokens - 1) + 1)
         tokens = len(at) or tokens
@@ -47,15 +50,20 @@ class Case:
         self.keys, self.values = random.normal(size=(2, *shape)).astype(DTYPE[form])
         self.pages = random.permutation(shape[0])[:-1].reshape(sequences, chunks).astype(np.int32)
         self.pos = np.array(at or [first], np.int32)
-        self.attrs = {"heads": heads, "scale": dim**-0.5}
-        self.types = (
+        self.attrs = {"heads": heads, "scale": dim**-0.5, "softcap": softcap, "window": window}
+        self.sinks = [random.normal(1, 2, heads).astype(np.float32)] if sinks else []
+        self.types: tuple[TensorType, ...] = (
             tensor("f32", tokens, heads * dim),
             tensor(form, *shape),
             tensor(form, *shape),
             tensor("i32", sequences),
             tensor("i32", sequences, chunks),
         )
-        self.spec = OpSpec("attention", self.types, self.types[0], tuple(self.attrs.items()))
+        self.spec = self._spec()
+
+    def _spec(self) -> OpSpec:
+        types = (*self.types, *(tensor("f32", len(sinks)) for sinks in self.sinks))
+        return OpSpec("attention", types, types[0], tuple(self.attrs.items()))
 
     def alone(self, token: int) -> "Case":
         """The token by itself, on the same cache."""
@@ -72,7 +80,7 @@ class Case:
             tensor("i32", 1),
             tensor("i32", 1, pages.shape[1]),
         )
-        case.spec = OpSpec("attention", case.types, case.types[0], self.spec.attrs)
+        case.spec = case._spec()
         return case
 
     def hidden(self, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -80,11 +88,12 @@ class Case:
         seen = self.pos + 1 if len(self.pos) > 1 else self.pos + count
         seen = np.where(np.arange(len(seen)) < count, seen, 0)
         out = [np.full_like(cache, np.nan) for cache in (self.keys, self.values)]
-        for last, row in zip(seen, self.pages, strict=True):
+        earliest = self.pos + 1 - (self.attrs["window"] or np.max(self.pos) + 1)
+        for first, last, row in zip(earliest, seen, self.pages, strict=True):
             for chunk, page in enumerate(row):
-                few = max(0, min(int(last) - chunk * CHUNK, CHUNK))
+                start, stop = (min(max(int(at) - chunk * CHUNK, 0), CHUNK) for at in (first, last))
                 for hidden, cache in zip(out, (self.keys, self.values), strict=True):
-                    hidden[page, :, :few] = cache[page, :, :few]
+                    hidden[page, :, start:stop] = cache[page, :, start:stop]
         return out[0], out[1]
 
     def buffers(self, count: int) -> list[np.ndarray]:
@@ -93,25 +102,33 @@ class Case:
         return [rows_of(self.q), *map(buffer_of, arrays)]
 
     def computed(self, count: int) -> np.ndarray:
-        return from_rows(compute(self.spec, self.buffers(count), count), *self.q.shape)
+        buffers = [*self.buffers(count), *map(buffer_of, self.sinks)]
+        return from_rows(compute(self.spec, buffers, count), *self.q.shape)
 
     def computed_in_chunks(self, count: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """The results of attend, and of combine after it."""
         chunks = infer("attend", self.types, self.attrs)
         attend = OpSpec("attend", self.types, chunks, self.spec.attrs)
         partials = compute(attend, self.buffers(count), count)
-        attrs = (("heads", self.attrs["heads"]), ("head_dim", self.keys.shape[3]))
         q = self.spec.result
-        combine = OpSpec("combine", (chunks, self.types[3]), q, attrs)
-        merged = compute(combine, [partials, buffer_of(self.pos)], count)
+        types = (chunks, self.types[3], *self.spec.operands[5:])
+        combine = OpSpec("combine", types, q, tuple(self.combining.items()))
+        buffers = [partials, buffer_of(self.pos), *map(buffer_of, self.sinks)]
+        merged = compute(combine, buffers, count)
         return from_rows(partials, *chunks.shape), from_rows(merged, *q.shape)
+
+    @property
+    def combining(self) -> dict[str, float]:
+        """The attributes of combine."""
+        heads, window = (self.attrs[name] for name in ("heads", "window"))
+        return {"head_dim": self.keys.shape[3], "heads": heads, "window": window}
 
     @property
     def operands(self) -> tuple[np.ndarray, ...]:
         return self.q, self.keys, self.values, self.pos, self.pages
 
     def expected(self) -> np.ndarray:
-        return OPS["attention"].meaning(*self.operands, **self.attrs)
+        return OPS["attention"].meaning(*self.operands, *self.sinks, **self.attrs)
 
 
 def check(case: Case, count: int) -> None:
@@ -200,8 +217,7 @@ def test_chunks_together_are_attention(
     np.testing.assert_array_equal(y, case.computed(1))
     meaning = OPS["attend"].meaning(*case.operands, **case.attrs)
     np.testing.assert_allclose(partials, meaning, rtol=1e-5, atol=1e-5)
-    attrs = {"heads": heads, "head_dim": dim}
-    merged = OPS["combine"].meaning(meaning, case.pos, **attrs)
+    merged = OPS["combine"].meaning(meaning, case.pos, **case.combining)
     np.testing.assert_allclose(merged, case.expected(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(y, merged, rtol=1e-5, atol=2e-6)
 
@@ -230,8 +246,7 @@ def test_sequences_together_give_the_bits_of_each_alone(form: str, at: tuple[int
         assert np.isnan(together[count:]).all()
     meaning = OPS["attend"].meaning(*batch.operands, **batch.attrs)
     np.testing.assert_allclose(partials, meaning, rtol=1e-5, atol=1e-5)
-    attrs = {"heads": 6, "head_dim": 20}
-    merged = OPS["combine"].meaning(meaning, batch.pos, **attrs)
+    merged = OPS["combine"].meaning(meaning, batch.pos, **batch.combining)
     np.testing.assert_allclose(together, merged, rtol=1e-5, atol=2e-6)
 
 
@@ -250,7 +265,7 @@ def test_operands_that_do_not_fit(
     q, stored = tensor("f32", 1, 16), tensor("f16", *cache)
     types = (q, stored, stored, tensor("i32", 1), tensor("i32", *pages))
     with pytest.raises(OpTypeError, match=wrong):
-        infer("attend", types, {"heads": 1, "scale": 1.0})
+        infer("attend", types, {"heads": 1, "scale": 1.0, "softcap": 0.0, "window": 0})
 
 
 def test_attend_divides_any_work_over_its_rows() -> None:
@@ -260,3 +275,60 @@ def test_attend_divides_any_work_over_its_rows() -> None:
         written = np.isfinite(partials.reshape(2, 16, 4)).all(-1)
         assert (written == (np.arange(16) * CHUNK <= first)).all()
         assert np.isfinite(y).all()
+
+
+FEATURES = {
+    "window": {"window": 20},
+    "softcap": {"softcap": 3.0},
+    "sinks": {"sinks": True},
+    "all": {"window": 33, "softcap": 5.0, "sinks": True},
+}
+
+
+@pytest.mark.parametrize("form", ["f16", "f32"])
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("first", [0, 15, 19, 20, 40, CHUNK - 1, CHUNK + 5, CHUNK + 40])
+def test_features_mean_what_numpy_says(form: str, feature: str, first: int) -> None:
+    """Also in chunks, of which those before the window are not written."""
+    case = Case(6, 2, 20, first=first, form=form, context=3 * CHUNK, **FEATURES[feature])
+    check(case, 1)
+    partials, y = case.computed_in_chunks()
+    np.testing.assert_array_equal(y, case.computed(1))
+    meaning = OPS["attend"].meaning(*case.operands, **case.attrs)
+    np.testing.assert_allclose(partials, meaning, rtol=1e-5, atol=1e-5)
+    merged = OPS["combine"].meaning(meaning, case.pos, *case.sinks, **case.combining)
+    np.testing.assert_allclose(merged, case.expected(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 64, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK])
+@pytest.mark.parametrize("first", [0, 14, CHUNK - 20, 2 * CHUNK - 3])
+def test_windows_in_a_prompt_give_the_bits_of_single_tokens(window: int, first: int) -> None:
+    """Tokens of a tile begin to see in different lanes, blocks and chunks."""
+    prompt = Case(6, 2, 20, first=first, tokens=40, window=window, sinks=True)
+    together = prompt.computed(37)
+    np.testing.assert_allclose(together[:37], prompt.expected()[:37], rtol=1e-5, atol=2e-6)
+    for t in (0, 1, 15, 16, 19, 20, 21, 36):
+        np.testing.assert_array_equal(prompt.alone(t).computed_in_chunks()[1][0], together[t])
+
+
+def test_windows_of_sequences_together() -> None:
+    at = (CHUNK - 1, CHUNK, 2 * CHUNK + 9, 0, 700)
+    batch = Case(6, 2, 20, at=at, context=4 * CHUNK, window=CHUNK + 30, softcap=4.0)
+    _, together = batch.computed_in_chunks(len(at))
+    for t in range(len(at)):
+        alone = batch.alone(t)
+        np.testing.assert_array_equal(alone.computed_in_chunks()[1][0], together[t])
+        np.testing.assert_allclose(together[t], alone.expected()[0], rtol=1e-5, atol=2e-6)
+
+
+def test_a_window_that_holds_everything_changes_no_bit() -> None:
+    plain, wide = (Case(6, 2, 20, first=2 * CHUNK + 7, window=w) for w in (0, 3 * CHUNK))
+    np.testing.assert_array_equal(plain.computed_in_chunks()[1], wide.computed_in_chunks()[1])
+
+
+def test_a_sink_that_outweighs_everything_leaves_nothing() -> None:
+    case = Case(2, 1, 16, first=30, sinks=True)
+    case.sinks[0][:] = 500, -500
+    y = case.computed(1).reshape(2, 16)
+    np.testing.assert_allclose(y[0], 0, atol=1e-30)
+    np.testing.assert_allclose(y[1], case.expected().reshape(2, 16)[1], rtol=1e-5, atol=2e-6)

@@ -19,7 +19,7 @@ ONE = tensor("f32", 1, 96)
 POS, RING, CONTROL = tensor("i32", 1), tensor("i32", 1, 64), tensor("control", 1)
 PAGES = tensor("i32", 1, 3)
 HALF, FULL = tensor("f16", 5, 2, 256, 48), tensor("f32", 5, 2, 256, 48)
-HEADS = {"heads": 2, "scale": 0.25}
+HEADS = {"heads": 2, "scale": 0.25, "softcap": 0.0, "window": 0}
 ROUTE = {"group_best": 1, "groups": 1, "scoring": "softmax", "top": 2, "top_groups": 1}
 WEIGH = {"normalise": 0, "scale": 2.5}
 EXPERTS = tensor("f16", 8, 40, 96)
@@ -47,7 +47,7 @@ OPERANDS: list[tuple[str, tuple[TensorType, ...], dict]] = [
     ("attention", (X, FULL, FULL, POS, PAGES), HEADS),
     ("attend", (ONE, HALF, HALF, POS, PAGES), HEADS),
     ("attend", (ONE, FULL, FULL, POS, PAGES), HEADS),
-    ("combine", (tensor("f32", 1, 2 * 3 * 50), POS), {"heads": 2, "head_dim": 48}),
+    ("combine", (tensor("f32", 1, 2 * 3 * 50), POS), {"heads": 2, "head_dim": 48, "window": 0}),
     ("route", (X,), ROUTE),
     ("route", (X, tensor("f32", 96)), ROUTE | {"scoring": "sigmoid", "groups": 8}),
     ("route_weights", (X, tensor("i32", 4, 2)), WEIGH | {"scoring": "softmax"}),

@@ -54,7 +54,7 @@ _LAYER_OPS = """
   store_keys(%blk.L.keys, %kr.L, %pos, %pages) {head_dim=32}
   store_values(%blk.L.values, %v.L, %pos, %pages) {head_dim=32}
   %a.L = attention(%qr.L, %blk.L.keys, %blk.L.values, %pos, %pages)
-      {heads=2, scale=0.25} : f32[1,64]
+      {heads=2, scale=0.25, softcap=0.0, window=0} : f32[1,64]
   %aq.L = quantise(%a.L) : q8[1,64]
   %o.L = linear(%aq.L, %blk.L.attn_output.weight) : f32[1,64]
   %h.L = add(%x.L, %o.L) : f32[1,64]
@@ -122,7 +122,8 @@ _LAYER_BARRIERS = (
     stage %s7 barrier { part tile 32 { store_keys(%keys, %kr, %pos, %pages) {head_dim=32} } }
     stage %s8 barrier { part tile 32 { store_values(%values, %v, %pos, %pages) {head_dim=32} } }
     stage %s9 barrier { part tile 1 {
-      %a = attention(%qr, %keys, %values, %pos, %pages) {heads=2, scale=0.25} : f32[1,64] } }
+      %a = attention(%qr, %keys, %values, %pos, %pages)
+          {heads=2, scale=0.25, softcap=0.0, window=0} : f32[1,64] } }
     stage %s10 barrier { part tile 1 { %aq = quantise(%a) : q8[1,64] } }
     stage %s11 barrier { part tile 16 { %o = linear(%aq, %attn_output) : f32[1,64] } }
     stage %s12 barrier { part tile 16 { %h = add(%x, %o) : f32[1,64] } }
@@ -161,7 +162,8 @@ _LAYER_FLAGS = (
     }
     stage %s1 after %s0 {
       part tile 1 {
-        %a = attention(%qr, %keys, %values, %pos, %pages) {heads=2, scale=0.25} : f32[1,64]
+        %a = attention(%qr, %keys, %values, %pos, %pages)
+            {heads=2, scale=0.25, softcap=0.0, window=0} : f32[1,64]
       }
     }
     stage %s2 after %s1 prefetch {

@@ -8,7 +8,15 @@ stream from memory once.
 
 from hotloop.ir.ops import CHUNK
 from hotloop.kernels.cache import element, key_offset, page_of, position_of, value_offset
-from hotloop.kernels.chunk import Chunk, copy, divide, merge, partial_floats
+from hotloop.kernels.chunk import (
+    Chunk,
+    copy,
+    divide,
+    first_seen,
+    merge,
+    merge_sink,
+    partial_floats,
+)
 from hotloop.kernels.tile import OpSpec, Tile, kernel, round_up, row_stride
 from hotloop.lang import Value, Var, constant, f32, i64, loop, maximum, minimum
 
@@ -36,7 +44,8 @@ def attend(tile: Tile) -> None:
         last = first + chunks * kv_heads
         for piece in loop(minimum(stop, last), maximum(start, first)):
             number = piece - first
-            _attend(tile, token, number // chunks, number % chunks)
+            chunk = _first_chunk(tile, token) + number % chunks
+            _attend(tile, token, number // chunks, chunk)
         first.set(last)
 
 
@@ -44,8 +53,13 @@ def _seen(tile: Tile, token: Value) -> Value:
     return position_of(tile.operands[3], tile.spec.operands[3], token) + 1
 
 
+def _first_chunk(tile: Tile, token: Value) -> Value:
+    return first_seen(tile, _seen(tile, token)) // CHUNK
+
+
 def _chunks(tile: Tile, token: Value) -> Value:
-    return (_seen(tile, token) + (CHUNK - 1)) // CHUNK
+    """How many chunks hold what a token sees."""
+    return (_seen(tile, token) + (CHUNK - 1)) // CHUNK - _first_chunk(tile, token)
 
 
 def _attend(tile: Tile, token: Value, kv_head: Value, chunk: Value) -> None:
@@ -68,8 +82,11 @@ def _attend(tile: Tile, token: Value, kv_head: Value, chunk: Value) -> None:
         queries=group,
         together=_together(group),
         positions=minimum(_seen(tile, token) - chunk * CHUNK, CHUNK),
+        before=maximum(first_seen(tile, _seen(tile, token)) - chunk * CHUNK, 0),
+        windowed=False,
         dim=dim,
         scale=float(tile.spec.attr("scale")),
+        softcap=float(tile.spec.attr("softcap")),
         streamed=True,
     ).attend()
 
@@ -78,19 +95,22 @@ def _attend(tile: Tile, token: Value, kv_head: Value, chunk: Value) -> None:
 def combine(tile: Tile) -> None:
     dim = int(tile.spec.attr("head_dim"))
     heads = int(tile.spec.attr("heads"))
-    partials_type, pos_type = tile.spec.operands
+    partials_type, pos_type = tile.spec.operands[:2]
     stride = partials_type.shape[1] // heads
-    partials, pos = tile.operands
+    partials, pos, *sinks = tile.operands
     assert tile.result is not None
     assert tile.spec.result is not None
     merged = tile.scratch.cast(f32)
     for token in loop(minimum(tile.hi, tile.count), tile.lo):
-        chunks = position_of(pos, pos_type, token) // CHUNK + 1
+        position = position_of(pos, pos_type, token)
+        first, chunks = first_seen(tile, position + 1) // CHUNK, position // CHUNK + 1
         row = partials.cast(f32).at(token * row_stride(partials_type.shape[1]))
         out = tile.result.cast(f32).at(token * row_stride(tile.spec.result.shape[1]))
         for head in loop(heads):
             of_head = row.at(head * stride)
-            copy(merged, of_head, partial_floats(dim))
-            for chunk in loop(chunks, 1):
+            copy(merged, of_head.at(first * partial_floats(dim)), partial_floats(dim))
+            for chunk in loop(chunks, first + 1):
                 merge(merged, of_head.at(chunk * partial_floats(dim)), dim)
+            for sink in sinks:
+                merge_sink(merged, sink.cast(f32).load(head), dim)
             divide(out.at(head * dim), merged, dim)

@@ -16,22 +16,33 @@ from hotloop.kernels.cache import (
     position_of,
     value_offset,
 )
-from hotloop.kernels.chunk import Chunk, copy, divide, merge, partial_floats, registers
+from hotloop.kernels.chunk import (
+    Chunk,
+    copy,
+    divide,
+    first_seen,
+    merge,
+    merge_sink,
+    partial_floats,
+    registers,
+    window_of,
+)
 from hotloop.kernels.tile import OpSpec, Tile, kernel, round_up, row_stride
 from hotloop.lang import (
     Pointer,
     Value,
     Var,
-    as_value,
     f32,
-    i64,
     if_,
     loop,
     maximum,
     minimum,
+    select,
     while_,
 )
 
+NEVER = -(1 << 40)
+"""Where a token that sees everything begins to see: before any chunk, whatever the token."""
 TOKENS = 16
 """Tokens whose queries go together: what is widened serves all of them, and stays in L2."""
 TOGETHER = 6
@@ -85,11 +96,18 @@ class _PromptChunk(Chunk):
 
     group: int
     first_seen: Value
-    """Positions of the chunk, or beyond, that the first token sees; may be negative."""
+    """Where, counted from the first of the chunk, the first token stops to see; may be negative."""
+    first_start: Value
+    """Where it begins to see; may be negative."""
 
     def seen(self, query: Value) -> Value:
-        seen = self.first_seen + query // self.group
-        return minimum(maximum(seen, 0), CHUNK)
+        return self._inside(self.first_seen + query // self.group)
+
+    def start(self, query: Value) -> Value:
+        return self._inside(self.first_start + query // self.group)
+
+    def _inside(self, position: Value) -> Value:
+        return minimum(maximum(position, 0), CHUNK)
 
 
 @kernel("attention", scratch=lambda spec: _scratch(spec).floats * 4)
@@ -113,7 +131,7 @@ def _attend(tile: Tile, kv_head: Value, token: Value, tokens: Value) -> None:
     place = _scratch(spec)
     group, stride = place.group, row_stride(q_type.shape[1])
     scratch = tile.scratch.cast(f32)
-    q, keys, values, pos, pages = tile.operands
+    q, keys, values, pos, pages, *sinks = tile.operands
     assert tile.result is not None
     at = token * stride + kv_head * (group * dim)
     for t in loop(tokens):
@@ -121,8 +139,9 @@ def _attend(tile: Tile, kv_head: Value, token: Value, tokens: Value) -> None:
     seen = position_of(pos, pos_type, token) + 1
     longest = seen + tokens - 1
     queries = tokens * group
-    out = Var(as_value(place.merged, i64))
-    for first in loop(longest, step=CHUNK):
+    window = window_of(tile)
+    start = select(window > 0, seen - window, NEVER)
+    for first in loop(longest, first_seen(tile, seen) // CHUNK * CHUNK, CHUNK):
         positions = minimum(longest - first, CHUNK)
         page = page_of(pages, pages_type, token, first // CHUNK)
         keys_at, values_at = (f(cache, page, kv_head) for f in (key_offset, value_offset))
@@ -131,22 +150,27 @@ def _attend(tile: Tile, kv_head: Value, token: Value, tokens: Value) -> None:
             keys=_widen(cache, keys, scratch.at(place.keys), keys_at, positions),
             values=_widen(cache, values, scratch.at(place.values), values_at, positions),
             scores=scratch.at(place.scores),
-            out=scratch.at(out),
+            out=scratch.at(place.partial),
             out_stride=partial_floats(dim),
             queries=queries,
             together=TOGETHER if registers() > 8 else TOGETHER // 2,
             positions=positions,
+            before=maximum(start - first, 0),
+            windowed=dict(spec.attrs).get("window") != 0,
             dim=dim,
             scale=float(spec.attr("scale")),
+            softcap=float(spec.attr("softcap")),
             streamed=False,
             group=group,
             first_seen=seen - first,
+            first_start=start - first,
         ).attend()
-        with if_(first > 0):
-            _merge(scratch, place, queries, seen - first)
-        out.set(place.partial)
+        _merge(scratch, place, queries, seen - first, start - first, first)
     for query in loop(queries):
         merged = scratch.at(query * partial_floats(dim) + place.merged)
+        for sink in sinks:
+            head = kv_head * group + query % group
+            merge_sink(merged, sink.cast(f32).load(head), dim)
         where = at + query // group * stride + query % group * dim
         divide(tile.result.cast(f32).at(where), merged, dim)
 
@@ -163,12 +187,21 @@ def _widen(
     return into
 
 
-def _merge(scratch: Pointer, place: _Scratch, queries: Value, first_seen: Value) -> None:
-    """Add the chunk's results to those before it, for the queries that see any of the chunk."""
+def _merge(
+    scratch: Pointer, place: _Scratch, queries: Value, seen: Value, start: Value, first: Value
+) -> None:
+    """Add the results of the chunk at position `first`, for the queries that see any of it.
+
+    `seen` and `start` are where the first token stops and begins to see, counted from there. The
+    first chunk that a query sees is not added, but stands, as in `combine`.
+    """
     size = partial_floats(place.dim)
     for query in loop(queries):
-        with if_(first_seen + query // place.group > 0):
-            merged, partial = (
-                scratch.at(query * size + at) for at in (place.merged, place.partial)
-            )
+        merged, partial = (scratch.at(query * size + at) for at in (place.merged, place.partial))
+        begins = start + query // place.group
+        sees = (seen + query // place.group > 0) & (begins < CHUNK)
+        stands = (begins >= 0) | first.equals(0)
+        with if_(sees & stands):
+            copy(merged, partial, size)
+        with if_(sees & ~stands):
             merge(merged, partial, place.dim)

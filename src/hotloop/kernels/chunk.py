@@ -12,11 +12,13 @@ queries share what is read: that many as the registers can hold the sums of.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 from hotloop.ir.ops import CHUNK
-from hotloop.kernels.approx import exp
+from hotloop.kernels.approx import exp, tanh
 from hotloop.kernels.cache import LANES
 from hotloop.kernels.stream import FAR, prefetch_ahead
+from hotloop.kernels.tile import Tile
 from hotloop.lang import (
     Pointer,
     Value,
@@ -79,9 +81,14 @@ class Chunk:
     together: int
     """Queries whose sums share the registers."""
     positions: Value
-    """Those that at least one query sees: 1 … CHUNK, counted from the first of the chunk."""
+    """Up to the last that any query sees: 1 … CHUNK, counted from the first of the chunk."""
+    before: Value
+    """Those before the first that any query sees: 0 … CHUNK - 1."""
+    windowed: bool
+    """Whether queries may begin to see at different positions."""
     dim: int
     scale: float
+    softcap: float
     streamed: bool
     """Whether keys and values come from memory, where they are asked for ahead of their use."""
 
@@ -93,12 +100,16 @@ class Chunk:
         """Positions that a query sees: 0 … CHUNK."""
         return self.positions
 
+    def start(self, query: Value) -> Value:
+        """Positions before the first that a query sees: 0 … CHUNK."""
+        return self.before
+
     def attend(self) -> None:
         """Compute `out`; of a query that sees nothing, it means nothing."""
         self._score()
         for query in loop(self.queries):
             self._weigh(query)
-        for start in loop(self.positions, step=VALUES_BLOCK):
+        for start in loop(self.positions, self.before // VALUES_BLOCK * VALUES_BLOCK, VALUES_BLOCK):
             for d, width in parts(self.dim, self.vectors * LANES):
                 for query, queries in self._query_parts():
                     self._add_values(start, d, _vectors(width), query, queries)
@@ -111,10 +122,11 @@ class Chunk:
             yield query, self.together
 
     def _score(self) -> None:
-        """q · k · scale for all positions up to the end of the last block of lanes."""
+        """q · k · scale for all positions of the blocks of lanes in which any is seen."""
+        first = self.before // LANES
         blocks = (self.positions + (LANES - 1)) // LANES
-        whole = blocks // self.vectors * self.vectors
-        for block in loop(whole, step=self.vectors, rolled=True):
+        whole = first + (blocks - first) // self.vectors * self.vectors
+        for block in loop(whole, first, self.vectors, rolled=True):
             for query, queries in self._query_parts():
                 self._score_blocks(block, self.vectors, query, queries)
         for block in loop(blocks, whole, rolled=True):
@@ -141,25 +153,32 @@ class Chunk:
         for h in range(queries):
             for block in range(blocks):
                 at_score = (query + h) * CHUNK + (first + block) * LANES
-                self.scores.store(sums[h][block] * self.scale, at_score)
+                self.scores.store(self._capped(sums[h][block] * self.scale), at_score)
+
+    def _capped(self, scores: Value) -> Value:
+        return tanh(scores / self.softcap) * self.softcap if self.softcap else scores
 
     def _weigh(self, query: Value) -> None:
         """Replace scores by exp(score - largest), note largest and sum, and clear the values.
 
-        The last lanes may lie beyond what is seen, where the cache may hold anything.
+        The last lanes may lie beyond what is seen, where the cache may hold anything, and the
+        first ones before it.
         """
-        seen = self.seen(query)
+        seen, start = self.seen(query), self.start(query)
         scores, out = self.scores.at(query * CHUNK), self.out.at(query * self.out_stride)
-        last = (seen - 1) // LANES * LANES
-        with if_(seen > 0):
-            inside = vector(range(LANES), i64) < seen - last
+        first, last = start // LANES * LANES, (seen - 1) // LANES * LANES
+        lanes_of = vector(range(LANES), i64)
+        with if_(seen > start):
+            inside = lanes_of < seen - last
             scores.store(select(inside, scores.load(last, LANES), float("-inf")), last)
+            inside = lanes_of >= start - first
+            scores.store(select(inside, scores.load(first, LANES), float("-inf")), first)
         largest = Var(constant(float("-inf"), f32 * LANES))
-        for i in loop(seen, step=LANES):
+        for i in loop(seen, first, LANES):
             largest.set(maximum(scores.load(i, LANES), largest))
         top = max_lanes(largest)
         total = Var(zeros(f32 * LANES))
-        for i in loop(seen, step=LANES):
+        for i in loop(seen, first, LANES):
             weights = exp(scores.load(i, LANES) - top)
             scores.store(weights, i)
             total += weights
@@ -182,18 +201,22 @@ class Chunk:
     ) -> None:
         """Add a block of positions to the vectors from d on, for some queries.
 
-        First the positions that all of them see, then for each query those that only it sees.
+        Between what each query sees for itself, early and late, come the positions that all see.
         """
-        stops = [minimum(start + VALUES_BLOCK, self.seen(query + h)) for h in range(queries)]
-        common = stops[0]
-        for stop in stops[1:]:
-            common = minimum(common, stop)
-        self._add_positions(start, common, d, vectors, query, queries)
+        each = [query + h for h in range(queries)]
+        stops = [minimum(start + VALUES_BLOCK, self.seen(one)) for one in each]
+        starts = [maximum(start, self.start(one)) for one in each]
         if isinstance(self.queries, int):
+            self._add_positions(starts[0], stops[0], d, vectors, query, queries)
             return
-        for h, stop in enumerate(stops):
-            with if_(stop > maximum(common, start)):
-                self._add_positions(maximum(common, start), stop, d, vectors, query + h, 1)
+        common, end = reduce(maximum, starts), reduce(minimum, stops)
+        for one, first, stop in zip(each, starts, stops, strict=True) if self.windowed else ():
+            with if_(minimum(common, stop) > first):
+                self._add_positions(first, minimum(common, stop), d, vectors, one, 1)
+        self._add_positions(common, end, d, vectors, query, queries)
+        for one, stop in zip(each, stops, strict=True):
+            with if_(stop > maximum(common, end)):
+                self._add_positions(maximum(common, end), stop, d, vectors, one, 1)
 
     def _add_positions(
         self,
@@ -230,6 +253,27 @@ def merge(into: Pointer, chunk: Pointer, dim: int) -> None:
     for i, lanes in strip(dim + 2, lanes=LANES):
         into.store(fma(chunk.load(i, lanes), _many(new, lanes), into.load(i, lanes) * old), i)
     into.store(top, dim)
+
+
+def merge_sink(into: Pointer, sink: Value, dim: int) -> None:
+    """Add a score that has a weight and no value."""
+    before = into.load(dim)
+    top = maximum(before, sink)
+    old, new = exp(before - top), exp(sink - top)
+    for i, lanes in strip(dim, lanes=LANES):
+        into.store(into.load(i, lanes) * old, i)
+    into.store(into.load(dim + 1) * old + new, dim + 1)
+    into.store(top, dim)
+
+
+def first_seen(tile: Tile, seen: Value) -> Value:
+    """The first position that a token sees, `seen` being the one behind its own."""
+    window = window_of(tile)
+    return select(window > 0, maximum(seen - window, 0), 0)
+
+
+def window_of(tile: Tile) -> Value:
+    return constant(int(tile.spec.attr("window")), i64)
 
 
 def divide(out: Pointer, merged: Pointer, dim: int) -> None:

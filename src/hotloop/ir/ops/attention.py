@@ -4,6 +4,10 @@ A cache is `[pages, heads, page, head_dim]`: positions lie in pages of `CHUNK` (
 shorter one), and `pages` i32[S, n] says which page holds the positions from i · CHUNK on, for each
 of the S sequences of the step. So sequences share the memory of one cache, and the pages of a
 common beginning.
+
+A token at position p sees the positions 0 … p, or with a `window` w > 0 the last w of them. Scores
+s become cap · tanh(s / cap) where `softcap` is not 0. *Sinks*, f32[heads], are scores of a position
+that has no value: weight that goes nowhere (Xiao et al., 2023, arXiv 2309.17453).
 """
 
 from collections.abc import Sequence
@@ -28,6 +32,9 @@ from hotloop.ir.types import TensorType, tensor
 CHUNK = 256
 #: Rows of `attend`, where there is work for as many.
 SHARES = 32
+
+
+ATTRS = ("heads", "scale", "softcap", "window")
 
 
 def chunk_count(context: int) -> int:
@@ -57,10 +64,33 @@ def _place(pages: Array, token: int, position: int) -> tuple[int, int]:
     return int(row[position // CHUNK]), position % CHUNK
 
 
-def _chunk(cache: Array, pages: Array, token: int, chunk: int, seen: int) -> Array:
-    """float32 [heads, positions, head_dim]: what of a chunk lies before position `seen`."""
+def _chunk(cache: Array, pages: Array, token: int, chunk: int, first: int, seen: int) -> Array:
+    """float32 [heads, positions, head_dim]: the positions first … seen - 1 that a chunk holds."""
     page, _ = _place(pages, token, chunk * CHUNK)
-    return np.asarray(cache[page, :, : min(seen - chunk * CHUNK, CHUNK)], dtype=np.float32)
+    held = slice(max(first - chunk * CHUNK, 0), min(seen - chunk * CHUNK, CHUNK))
+    return np.asarray(cache[page, :, held], dtype=np.float32)
+
+
+def first_seen(seen: int, window: int) -> int:
+    """The first position that a token sees, `seen` being the one behind its own."""
+    return max(seen - window, 0) if window else 0
+
+
+def _chunks(seen: int, window: int) -> range:
+    """The chunks that hold what a token sees."""
+    return range(first_seen(seen, window) // CHUNK, chunk_count(seen))
+
+
+def _scores(query: Array, keys: Array, scale: float, softcap: float) -> Array:
+    scores = np.einsum("hgd,hpd->hgp", query, keys) * np.float32(scale)
+    capped = np.tanh(scores / np.float32(softcap)) * np.float32(softcap) if softcap else scores
+    return np.asarray(capped)
+
+
+def _sinks(types: Sequence[TensorType], heads: int) -> None:
+    need(len(types) < 2, f"{len(types)} operands too many")
+    for sinks in types:
+        need(sinks == tensor("f32", heads), f"the sinks must be f32[{heads}], not {sinks}")
 
 
 def _infer_store(types: Sequence[TensorType], attrs: Attrs) -> None:
@@ -83,6 +113,8 @@ def _store(cache: Array, x: Array, pos: Array, pages: Array, *, head_dim: int) -
 
 def _infer_attention(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     q, keys, values, pos, pages = types
+    need(int(attrs["window"]) >= 0, f"a window of {attrs['window']}")
+    need(float(attrs["softcap"]) >= 0, f"a cap of {attrs['softcap']}")
     tokens, width = activation(q, "the query")
     need(keys == values, f"keys and values differ: {keys} and {values}")
     _cache(keys, pages, tokens)
@@ -95,15 +127,25 @@ def _infer_attention(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _infer_prompt(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    q = _infer_attention(types, attrs)
+    q = _infer_attention(types[:5], attrs)
     need(types[3].shape[0] == 1, f"attention takes one sequence, not {types[3].shape[0]}")
+    _sinks(types[5:], int(attrs["heads"]))
     return q
 
 
 def _attention(
-    q: Array, keys: Array, values: Array, pos: Array, pages: Array, *, heads: int, scale: float
+    q: Array,
+    keys: Array,
+    values: Array,
+    pos: Array,
+    pages: Array,
+    *sinks: Array,
+    heads: int,
+    scale: float,
+    softcap: float,
+    window: int,
 ) -> Array:
-    """Causal attention over positions 0 … pos + t of the cache, softmax in float32."""
+    """Causal attention over the positions that each token sees, softmax in float32."""
     tokens, width = q.shape
     kv_heads, head = keys.shape[1], keys.shape[3]
     out = np.empty((tokens, heads, head), np.float32)
@@ -111,14 +153,20 @@ def _attention(
         seen = int(pos[0]) + t + 1
         k, v = (
             np.concatenate(
-                [_chunk(cache, pages, 0, chunk, seen) for chunk in range(chunk_count(seen))], axis=1
+                [
+                    _chunk(cache, pages, 0, chunk, first_seen(seen, window), seen)
+                    for chunk in _chunks(seen, window)
+                ],
+                axis=1,
             )
             for cache in (keys, values)
         )
         query = q[t].reshape(kv_heads, heads // kv_heads, head)
-        scores = np.einsum("hgd,hpd->hgp", query, k) * np.float32(scale)
+        scores = _scores(query, k, scale, softcap)
+        for sink in sinks:
+            scores = np.concatenate([scores, sink.reshape(*scores.shape[:2], 1)], axis=-1)
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights = scores / scores.sum(axis=-1, keepdims=True)
+        weights = (scores / scores.sum(axis=-1, keepdims=True))[..., : k.shape[1]]
         out[t] = np.einsum("hgp,hpd->hgd", weights, v).reshape(heads, head)
     return out.reshape(tokens, width)
 
@@ -132,20 +180,30 @@ def _infer_attend(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _attend(
-    q: Array, keys: Array, values: Array, pos: Array, pages: Array, *, heads: int, scale: float
+    q: Array,
+    keys: Array,
+    values: Array,
+    pos: Array,
+    pages: Array,
+    *,
+    heads: int,
+    scale: float,
+    softcap: float,
+    window: int,
 ) -> Array:
     """Each chunk of positions by itself, [T, heads, chunks, head_dim + 2].
 
     The last dimension is the sum of the chunk's values weighted by exp(score - largest), then the
-    largest score, then the sum of weights. Chunks beyond a token's position are not written.
+    largest score, then the sum of weights. Chunks of which a token sees nothing are not written.
     """
     tokens, kv_heads, head = len(q), keys.shape[1], keys.shape[3]
     out = np.full((tokens, heads, pages.shape[1], head + 2), np.nan, np.float32)
     for t in range(tokens):
         query, seen = q[t].reshape(kv_heads, heads // kv_heads, head), int(pos[t]) + 1
-        for chunk in range(chunk_count(seen)):
-            k, v = (_chunk(cache, pages, t, chunk, seen) for cache in (keys, values))
-            scores = np.einsum("hgd,hpd->hgp", query, k) * np.float32(scale)
+        for chunk in _chunks(seen, window):
+            first = first_seen(seen, window)
+            k, v = (_chunk(cache, pages, t, chunk, first, seen) for cache in (keys, values))
+            scores = _scores(query, k, scale, softcap)
             largest = scores.max(axis=-1, keepdims=True)
             weights = np.exp(scores - largest)
             out[t, :, chunk, :head] = np.einsum("hgp,hpd->hgd", weights, v).reshape(heads, head)
@@ -155,20 +213,28 @@ def _attend(
 
 
 def _infer_combine(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    partials, pos = types
+    partials, pos, *sinks = types
     tokens, width = activation(partials, "the input")
     heads, head = int(attrs["heads"]), int(attrs["head_dim"])
     need(pos.shape == (tokens,), f"combine takes a position for each of {tokens} tokens, not {pos}")
     need(width % (heads * (head + 2)) == 0, f"width {width} is not chunks of {heads} heads")
     positions(pos, tokens)
+    _sinks(sinks, heads)
     return tensor("f32", tokens, heads * head)
 
 
-def _combine(partials: Array, pos: Array, *, heads: int, head_dim: int) -> Array:
-    """The attention of all chunks up to the position: chunks weigh exp(largest) × their sum."""
+def _combine(
+    partials: Array, pos: Array, *sinks: Array, heads: int, head_dim: int, window: int
+) -> Array:
+    """The attention of all chunks that are seen: chunks weigh exp(largest) × their sum."""
     out = np.empty((len(partials), heads, head_dim), np.float32)
     for t, of_token in enumerate(partials.reshape(len(partials), heads, -1, head_dim + 2)):
-        chunks = of_token[:, : chunk_count(int(pos[t]) + 1)]
+        seen = _chunks(int(pos[t]) + 1, window)
+        chunks = of_token[:, seen.start : seen.stop]
+        for sink in sinks:
+            alone = np.zeros((heads, 1, head_dim + 2), np.float32)
+            alone[..., -2], alone[..., -1] = sink[:, None], 1
+            chunks = np.concatenate([chunks, alone], axis=1)
         values, largest, total = chunks[..., :-2], chunks[..., -2], chunks[..., -1]
         factors = np.exp(largest - largest.max(axis=-1, keepdims=True))
         mean = np.einsum("hc,hcd->hd", factors, values)
@@ -192,23 +258,33 @@ def _store_op(name: str) -> OpDef:
 OPS = (
     _store_op("store_keys"),
     _store_op("store_values"),
-    OpDef("attention", "heads", _infer_prompt, _attention, ("heads", "scale"), grain=one),
+    OpDef(
+        "attention",
+        "heads",
+        _infer_prompt,
+        _attention,
+        ATTRS,
+        grain=one,
+        scalars={"window": "i32"},
+    ),
     OpDef(
         "attend",
         "shares",
         _infer_attend,
         _attend,
-        ("heads", "scale"),
+        ATTRS,
         grain=one,
         leaves_rest=True,
+        scalars={"window": "i32"},
     ),
     OpDef(
         "combine",
         "tokens",
         _infer_combine,
         _combine,
-        ("heads", "head_dim"),
+        ("head_dim", "heads", "window"),
         aligned=(0,),
         grain=one,
+        scalars={"window": "i32"},
     ),
 )
