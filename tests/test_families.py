@@ -1,14 +1,19 @@
 """Every family against independent engines, in all dialects, on every rung."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import DATA
+from gguf_models import write
 
 from hotloop import Model, load
 from hotloop.compiler import SCHEDULES
+from hotloop.frontends.decoder import Decoder
+from hotloop.frontends.hf_folder import read_hf_folder
+from hotloop.frontends.models import decoder
 
 LONGROPE = "phi3_longrope"
 FAMILIES = sorted(
@@ -48,3 +53,64 @@ def test_longrope_has_other_angles_for_long_contexts() -> None:
     for context, some in ((40, short), (96, [long])):
         with load(DATA / "tiny" / LONGROPE, 2, activations="f32", context=context) as model:
             answers(model, some)
+
+
+# GGUF: what its files don't say is written besides, where the tiny model is unlike all real ones
+
+BESIDES: dict[str, dict[str, Any]] = {
+    "gemma2": {"attention.scale": 24**-0.5},
+    "gemma3_text": {"attention.scale": 20**-0.5},
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_gguf_file_gives_the_same(name: str, tmp_path: Path) -> None:
+    path = write(name, tmp_path / "model.gguf", BESIDES.get(name))
+    with load(path, 2, activations="f32", context=96) as model:
+        answers(model, cases(name))
+
+
+# config.json in the layout of most published checkpoints
+
+
+def older(config: dict[str, Any]) -> dict[str, Any]:
+    """The config as transformers 4 wrote it, and as most published ones are."""
+    config = dict(config)
+    config["torch_dtype"] = config.pop("dtype")
+    types = config.pop("layer_types", [])
+    if config["model_type"] in ("gemma3_text", "cohere2"):
+        config.pop("_sliding_window_pattern", None)
+        config["sliding_window_pattern"] = types.index("full_attention") + 1
+    if config["model_type"] == "exaone4":
+        config["sliding_window_pattern"] = "LLLG"
+    rope = config.pop("rope_parameters")
+    if "sliding_attention" in rope:
+        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = rope["full_attention"]
+    rope = dict(rope)
+    theta, share = rope.pop("rope_theta"), rope.pop("partial_rotary_factor", None)
+    neox = config["model_type"] == "gpt_neox"
+    config["rotary_emb_base" if neox else "rope_theta"] = theta
+    if share is not None:
+        config["rotary_pct" if neox else "partial_rotary_factor"] = share
+    config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    return config
+
+
+def opened(config: dict[str, Any], name: str, folder: Path) -> Decoder:
+    (folder / "config.json").write_text(json.dumps(config))
+    if not (folder / "model.safetensors").exists():
+        (folder / "model.safetensors").symlink_to(DATA / "tiny" / name / "model.safetensors")
+    return decoder(read_hf_folder(folder))
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, LONGROPE])
+def test_the_older_layout_of_config_gives_the_same_model(name: str, tmp_path: Path) -> None:
+    """Most published checkpoints have rope_theta beside rope_scaling, and torch_dtype."""
+    config = json.loads((DATA / "tiny" / name / "config.json").read_text())
+    expected = opened(config, name, tmp_path).config
+    before = older(config)
+    assert opened(before, name, tmp_path).config == expected
+    if before["rope_scaling"]:
+        before["rope_scaling"]["type"] = before["rope_scaling"].pop("rope_type")
+        assert opened(before, name, tmp_path).config == expected

@@ -20,11 +20,12 @@ def config(fields: Fields) -> Config:
     config = read_config(fields, pairing="half")
     # GGUF doesn't say what queries are scaled by: of the three sizes, 27B has its own rule.
     scaled = config.width // config.heads if config.layers == 46 else config.head_dim
+    queries = fields.get("", "query_pre_attn_scalar", float, float(scaled))
     return replace(
         config,
         windows=windows_of(fields, local_layers(fields, config.layers, 2)),
         embedding_scale=config.width**0.5,
-        attention_scale=fields.get("", "query_pre_attn_scalar", float, float(scaled)) ** -0.5,
+        attention_scale=fields.get("attention.scale", "", float, queries**-0.5),
         attention_softcap=_cap(fields, "attn_logit_softcapping", 50.0),
         logit_softcap=_cap(fields, "final_logit_softcapping", 30.0),
     )

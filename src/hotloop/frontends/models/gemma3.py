@@ -30,6 +30,7 @@ def config(fields: Fields) -> Config:
     dims, context = config.ropes[0].dims, config.context
     # GGUF doesn't say what queries are scaled by: of the sizes, 27B has its own rule.
     scaled = config.width // config.heads if config.layers == 62 else config.head_dim
+    queries = fields.get("", "query_pre_attn_scalar", float, float(scaled))
     return replace(
         config,
         windows=windows_of(fields, local),
@@ -39,7 +40,7 @@ def config(fields: Fields) -> Config:
         ),
         rope_of=tuple(int(one) for one in local),
         embedding_scale=config.width**0.5,
-        attention_scale=fields.get("", "query_pre_attn_scalar", float, float(scaled)) ** -0.5,
+        attention_scale=fields.get("attention.scale", "", float, queries**-0.5),
     )
 
 

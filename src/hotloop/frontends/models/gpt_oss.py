@@ -42,6 +42,9 @@ def config(fields: Fields) -> Config:
 def adapt(tensors: Tensors, config: Config, gguf: bool) -> None:
     """Hugging Face has the experts transposed, with the rows of gate and up in turns."""
     for i in [] if gguf else range(config.layers):
+        sinks = tensors.pop(f"model.layers.{i}.self_attn.sinks", None)
+        if sinks is not None:
+            tensors[f"blk.{i}.attn_sinks.weight"] = sinks
         for source, parts in _PARTS.items():
             weight = tensors.pop(f"model.layers.{i}.mlp.experts.{source}", None)
             if weight is None:
