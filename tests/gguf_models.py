@@ -93,7 +93,7 @@ def _numbers(config: dict[str, Any], architecture: str) -> dict[str, Any]:
     found = {}
     for key, theirs in NUMBERS.items():
         for one in (theirs,) if isinstance(theirs, str) else theirs:
-            if config.get(one):
+            if config.get(one) is not None:
                 found[key] = config[one]
     if config.get("use_sliding_window") is False:
         found.pop("attention.sliding_window", None)
@@ -124,13 +124,17 @@ def _tensors(name: str, config: dict[str, Any], architecture: str) -> Tensors:
     stored = load_file(DATA / "tiny" / name / "model.safetensors")
     change = CHANGES.get(architecture, lambda name, values, config: [(name, values)])
     enum = next(key for key, text in gguf.MODEL_ARCH_NAMES.items() if text == architecture)
-    names = gguf.get_tensor_name_map(enum, config["num_hidden_layers"])
+    names, dense = (
+        gguf.get_tensor_name_map(one, config["num_hidden_layers"])
+        for one in (enum, gguf.MODEL_ARCH.QWEN3)  # for a dense layer among mixtures of experts
+    )
     for theirs, values in _joined(stored).items():
         for tensor, changed in change(theirs, values, config):
             if architecture in PERMUTED and tensor.endswith(("q_proj.weight", "k_proj.weight")):
                 heads = "num_attention_heads" if "q_proj" in tensor else "num_key_value_heads"
                 changed = permuted(changed, config[heads])
-            ours = names.get_name(tensor, try_suffixes=(".weight", ".bias"))
+            suffixes = (".weight", ".bias")
+            ours = names.get_name(tensor, suffixes) or dense.get_name(tensor, suffixes)
             yield ours or tensor, changed
     if config["rope_parameters"].get("rope_type") == "llama3":
         plain, scaled = (_frequencies(name, one) for one in (True, False))
@@ -195,7 +199,7 @@ def _granite(name: str, values: np.ndarray, config: dict[str, Any]) -> Any:
 
 
 def _gpt_oss(name: str, values: np.ndarray, config: dict[str, Any]) -> Any:
-    layer = name.split(".")[2]
+    layer = "".join(name.split(".")[2:3])
     if name.endswith("experts.gate_up_proj"):
         yield f"blk.{layer}.ffn_gate_exps.weight", values[:, :, 0::2].transpose(0, 2, 1)
         yield f"blk.{layer}.ffn_up_exps.weight", values[:, :, 1::2].transpose(0, 2, 1)
