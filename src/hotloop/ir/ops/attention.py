@@ -113,7 +113,6 @@ def _store(cache: Array, x: Array, pos: Array, pages: Array, *, head_dim: int) -
 
 def _infer_attention(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     q, keys, values, pos, pages = types
-    need(int(attrs["window"]) >= 0, f"a window of {attrs['window']}")
     need(float(attrs["softcap"]) >= 0, f"a cap of {attrs['softcap']}")
     tokens, width = activation(q, "the query")
     need(keys == values, f"keys and values differ: {keys} and {values}")
