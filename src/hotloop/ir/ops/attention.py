@@ -264,7 +264,6 @@ OPS = (
         _attention,
         ATTRS,
         grain=one,
-        scalars={"window": "i32"},
     ),
     OpDef(
         "attend",
@@ -274,7 +273,6 @@ OPS = (
         ATTRS,
         grain=one,
         leaves_rest=True,
-        scalars={"window": "i32"},
     ),
     OpDef(
         "combine",
@@ -284,6 +282,5 @@ OPS = (
         ("head_dim", "heads", "window"),
         aligned=(0,),
         grain=one,
-        scalars={"window": "i32"},
     ),
 )
