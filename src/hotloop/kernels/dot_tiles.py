@@ -7,7 +7,8 @@ tiles want them, once for all tokens; then, for each 16 tokens, one instruction 
 half of the vector units stand still (measured), so the two do not alternate by block but by eight,
 which is what the first-level cache holds.
 
-Sixteen tokens are the least that pay: a tile takes as long with fewer.
+Fewer than sixteen tokens are the vectors' case: a tile of them would take less time, but unpacking
+takes the same. The times of all this are in docs/benchmarks.md.
 """
 
 from dataclasses import dataclass

@@ -5,7 +5,8 @@ weights leave the core's window too short to cover the latency of memory by itse
 asked for twice: far ahead into the second-level cache, which waits for memory, then near into the
 first. Of a plain read's speed, weights came at 55% without prefetch, at 80–90% with one level at
 its best distance, and at 85–100% with both (4 and 8 bit, 576 to 8,192 columns, 100 and 500 MB, one
-and two threads, an Intel server CPU).
+and two threads, an Intel server CPU). Twice as far into the second level was another tenth better
+where the cores had other work, four times as far no more than that (docs/benchmarks.md).
 """
 
 from dataclasses import dataclass
