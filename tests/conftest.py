@@ -22,6 +22,17 @@ def default_model() -> Path:
 
 
 @pytest.fixture(scope="session")
+def gemma_file() -> Path:
+    """Gemma 3 270M's file, where `hotloop pull gemma3-270m` has put it into the cache."""
+    from hotloop.frontends.store import MODELS, models_dir
+
+    path = models_dir() / MODELS["gemma3-270m"].file_name
+    if not path.exists():
+        pytest.skip("gemma3-270m is not in the cache: hotloop pull gemma3-270m")
+    return path
+
+
+@pytest.fixture(scope="session")
 def smollm(default_model: Path) -> Iterator[hotloop.Model]:
     """The default model, loaded once: two threads, the whole ladder up to `tokens`."""
     with hotloop.load(default_model, threads=2, context=512) as model:

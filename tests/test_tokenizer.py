@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from hotloop.frontends import byte_level
-from hotloop.frontends.gguf import read_gguf
+from hotloop.frontends.gguf import read_gguf, read_header
+from hotloop.frontends.hf_folder import read_texts
 from hotloop.frontends.model_file import ModelFile
 from hotloop.frontends.sentencepiece import SentencePieceCodec, TokenType
 from hotloop.frontends.tokenizer import Tokenizer
 from hotloop.frontends.tokenizer_files import load_tokenizer
+from hotloop.frontends.word_rules import RULES
 from hotloop.util.errors import ModelFileError, UnsupportedError, UsageError
 
 REFERENCE = json.loads(
@@ -134,6 +136,34 @@ def test_threads_do_not_mix_their_choices(smollm: Tokenizer) -> None:
     assert wrong == []
 
 
+# Gemma 3: SentencePiece, 262,144 tokens, many of them user-defined.
+
+GEMMA = json.loads(
+    (Path(__file__).parent / "data" / "gemma3-270m-q4_k_m.json").read_text(encoding="utf-8")
+)
+
+
+@pytest.fixture(scope="module")
+def gemma(gemma_file: Path) -> Tokenizer:
+    header = read_header(gemma_file)  # so that its formats of weights do not matter
+    return loaded(ModelFile(gemma_file, "gemma3", header.metadata, {}))
+
+
+def test_gemma_reference_ids(gemma: Tokenizer) -> None:
+    for case in GEMMA["tokenizer"]:
+        text = case["text"]
+        assert gemma.encode(text) == case["ids"]
+        assert gemma.encode(text, special=False) == case["ids_plain"]
+        assert gemma.decode(case["ids"]) == streamed(gemma, case["ids"]) == text
+    for case in GEMMA["cases"]:
+        assert [gemma.bos_id, *gemma.encode(case["prompt"])] == case["prompt_ids"]
+
+
+def test_what_the_gemma_file_says(gemma: Tokenizer) -> None:
+    assert (gemma.bos_id, gemma.eos_id, gemma.adds_bos) == (2, 1, True)
+    assert [gemma.token_text(id) for id in gemma.stop_ids] == ["<eos>", "<end_of_turn>"]
+
+
 # Small vocabularies in GGUF's terms.
 
 
@@ -196,10 +226,33 @@ WORDS = {
 def test_words(pre: str) -> None:
     """How text is cut into words, by what each rule's `tokenizer.json` says."""
     text, words = WORDS[pre]
-    backend = byte_level.build(byte_level.RULES[pre], ALPHABET, [], [], [])
-    assert backend.pre_tokenizer is not None
-    found = [byte_level.spelling(word) for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
+    cut = byte_level.word_cutter(RULES[pre]).pre_tokenize_str(text)
+    found = [byte_level.spelling(word) for word, _ in cut]
     assert [word.decode() for word in found] == words
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    merges=st.lists(st.sampled_from(["a b", "b a", "ab a", "a a", "aa a", "b b", "ab ab", "a bb"])),
+    text=st.text("ab ", max_size=30),
+)
+def test_byte_level_equals_the_library(merges: list[str], text: str) -> None:
+    merges = list(dict.fromkeys(merges)) or ["a b"]
+    made = [merge.replace(" ", "") for merge in merges]
+    tokens = list(dict.fromkeys([*ALPHABET, "ab", "ba", "aa", "bb", *made]))
+    ours = loaded(
+        byte_level_model(
+            tokens=tokens,
+            token_type=None,
+            merges=merges,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    )
+    pairs = [(left, right) for left, right in (merge.split(" ") for merge in merges)]
+    library = tokenizers.Tokenizer(models.BPE({text: id for id, text in enumerate(tokens)}, pairs))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    assert ours.encode(text) == library.encode(text).ids
 
 
 def test_qwen_composes_and_others_do_not() -> None:
@@ -288,6 +341,29 @@ def test_types_may_be_missing_and_texts_empty() -> None:
     assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.stop_ids) == (None, None, ())
 
 
+def test_ends_of_generation_by_their_texts() -> None:
+    def ends(texts: list[str], type: int = 3, **fields: object) -> list[str]:
+        tokenizer = loaded(
+            byte_level_model(
+                tokens=[*ALPHABET, *texts],
+                token_type=[1] * 256 + [type] * len(texts),
+                merges=["a a"],
+                bos_token_id=None,
+                **{"eos_token_id": None, **fields},
+            )
+        )
+        return [tokenizer.token_text(id) for id in tokenizer.stop_ids]
+
+    assert ends(["aa", "<|eot_id|>", "<|eom_id|>"]) == ["<|eot_id|>", "<|eom_id|>"]
+    assert ends(["aa", "<|im_end|>"], type=4) == ["<|im_end|>"]  # added, though not as control
+    assert ends(["aa", "</s>"], type=1) == []  # HTML, not an end
+    assert ends(["aa", "</s>"], type=4) == []
+    assert ends(["aa", "<|end|>"]) == ["<|end|>"]
+    assert ends(["aa", "<|end|>", "<|return|>", "<|call|>"]) == ["<|return|>", "<|call|>"]
+    named = {"eos_token_id": 257, "eot_token_id": 258, "eom_token_id": 259}
+    assert ends(["aa", "<x>", "<y>", "<z>"], **named) == ["<x>", "<y>", "<z>"]
+
+
 # SentencePiece.
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -339,6 +415,21 @@ def test_sentencepiece_special_tokens() -> None:
     assert tokenizer.decode([2, 259]) == "</s><tool>"
 
 
+def test_phi3_takes_spaces_after_its_tokens_away() -> None:
+    pieces = {"▁": -2.0, "a": -1.0, "▁a": -0.5, "\n": -3.0}
+    given = sentencepiece_model(pieces, add_space_prefix=False)
+    file = ModelFile(given.path, "phi3", given.metadata, {})
+    a = 262 - 1
+    assert loaded(file).encode("<tool> \n a</s>\n<s> a") == [
+        259,
+        a,
+        2,
+        1,
+        *loaded(file).encode(" a"),
+    ]
+    assert loaded(given).encode("</s>\n") == [2, loaded(given).encode("\n")[0]]
+
+
 def test_sentencepiece_unknown_characters() -> None:
     tokens, types = ["<unk>", "a"], [2, 1]
     fields = {"model": "llama", "tokens": tokens, "token_type": types, "scores": [0.0, 0.0]}
@@ -386,19 +477,16 @@ def test_sentencepiece_equals_its_definition(scores: dict[str, float], text: str
 def folder(tmp_path: Path, backend: tokenizers.Tokenizer | None, **config: object) -> ModelFile:
     if backend is not None:
         backend.save(str(tmp_path / "tokenizer.json"))
-    return ModelFile(tmp_path, "llama", {"model_type": "llama", **config}, {})
+    metadata = {"model_type": "llama", **config}
+    return ModelFile(tmp_path, "llama", metadata, {}, texts=lambda: read_texts(tmp_path))
 
 
 def backend_by_hand() -> tokenizers.Tokenizer:
-    rule = byte_level.RULES["gpt-2"]
-    backend = byte_level.build(
-        rule,
-        [*ALPHABET, "he", "<s>", "</s>", "<|im_end|>"],
-        [("h", "e")],
-        ["<s>", "</s>", "<|im_end|>"],
-        [],
-    )
+    vocabulary = {text: id for id, text in enumerate([*ALPHABET, "he"])}
+    backend = tokenizers.Tokenizer(models.BPE(vocabulary, [("h", "e")]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<s>", "</s>", "<|im_end|>"])
     return backend
 
 
@@ -425,6 +513,22 @@ def test_folder_byte_level(tmp_path: Path) -> None:
     assert loaded(folder(tmp_path, backend, bos_token_id=257)).adds_bos
     (tmp_path / "chat_template.jinja").write_text("{{ 'é' }}", encoding="utf-8")
     assert loaded(folder(tmp_path, backend)).chat_template == "{{ 'é' }}"
+
+
+def test_folder_bos_and_eos_by_their_texts(tmp_path: Path) -> None:
+    """Where config.json names no ids, or another end than the tokenizer's own."""
+    file = folder(tmp_path, backend_by_hand(), eos_token_id=257)
+    config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": True}
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(config))
+    tokenizer = loaded(file)
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.adds_bos) == (257, 257, True)
+    assert tokenizer.stop_ids == (257, 258, 259)
+    path.write_text(json.dumps({**config, "bos_token": "he", "eos_token": ["</s>"]}))
+    assert loaded(file).bos_id is None  # An ordinary token begins nothing.
+    assert not loaded(file).adds_bos
+    path.write_text(json.dumps({**config, "add_bos_token": False}))
+    assert not loaded(file).adds_bos
 
 
 @pytest.mark.parametrize(

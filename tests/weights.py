@@ -152,3 +152,44 @@ def activation(
 def meaning(data: np.ndarray, type: TensorType) -> np.ndarray:
     """The weight in float64."""
     return dequantise(data, type).astype(np.float64)
+
+
+def gguf_bytes() -> bytes:
+    """A whole model in a small GGUF file: llama, one layer, SentencePiece."""
+    import tempfile
+    from pathlib import Path
+
+    import gguf
+
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.gguf"
+        writer = gguf.GGUFWriter(path, "llama")
+        writer.add_block_count(1)
+        writer.add_context_length(64)
+        writer.add_embedding_length(32)
+        writer.add_feed_forward_length(32)
+        writer.add_head_count(2)
+        writer.add_head_count_kv(1)
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(tokens)
+        writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * 3)
+        writer.add_token_scores([0.0] * 259 + [-1.0, -2.0, -0.5])
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+        writer.add_chat_template("{{ messages[0].content }}")
+        kind = gguf.GGMLQuantizationType.Q8_0
+        rows = {"attn_q": 32, "attn_k": 16, "attn_v": 16, "attn_output": 32}
+        rows |= {"ffn_gate": 32, "ffn_up": 32, "ffn_down": 32}
+        matrices = {f"blk.0.{name}": count for name, count in rows.items()}
+        for name, count in {"token_embd": len(tokens), **matrices}.items():
+            values = gguf.quants.quantize(np.ones((count, 32), np.float32), kind)
+            writer.add_tensor(f"{name}.weight", values, raw_dtype=kind)
+        for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
+            writer.add_tensor(f"{name}.weight", np.ones(32, np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path.read_bytes()

@@ -6,9 +6,10 @@ They come from strangers, so they run in `template_sandbox`.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from hotloop.util.errors import TemplateError
+from hotloop.frontends.tokenizer import Tokenizer
+from hotloop.util.errors import TemplateError, UnsupportedError
 
 Message = Mapping[str, object]
 """At least a `role` and a `content`."""
@@ -74,6 +75,29 @@ def render(
     except (jinja2.TemplateError, *_FAILURES) as error:
         found, reason = f"fails with {type(error).__name__}", error
     raise TemplateError(f"the chat template {found} ({_one_line(reason)}); {_ADVICE}")
+
+
+def render_conversation(
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, object]] | None = None,
+    **names: Any,
+) -> str:
+    """The prompt for the messages, by the model's own template and special tokens.
+
+    `names` are passed to the template. Raises `UnsupportedError` where the model has no template,
+    and what `render` raises.
+    """
+    template = tokenizer.tool_template if tools and tokenizer.tool_template else None
+    template = template or tokenizer.chat_template
+    if template is None:
+        raise UnsupportedError("this model has no chat template; complete the raw text instead.")
+
+    def special(id: int | None) -> str:
+        return "" if id is None else tokenizer.token_text(id)
+
+    bos, eos = special(tokenizer.bos_id), special(tokenizer.eos_id)
+    return render(template, messages, bos_token=bos, eos_token=eos, tools=tools, **names)
 
 
 _ADVICE = "complete the raw text instead, or pass another template."

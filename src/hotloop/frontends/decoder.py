@@ -84,7 +84,7 @@ class Decoder:
             said, held = self.file.metadata.get(key), name in self.tensors
             if said is not None and bool(said) != held:
                 raise ModelFileError(
-                    f"{self.file.path} says {key} is {said}, but "
+                    f"{self.file.path} says {key} is {said!r:.40}, but "
                     f"{'holds' if held else 'lacks'} the tensor {name}; check the config.json."
                 )
         read = {weight.name for weight in self.graph(Step(context=16)).weights}

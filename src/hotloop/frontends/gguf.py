@@ -71,19 +71,22 @@ def read_gguf(path: Path) -> ModelFile:
     Raises `ModelFileError` for a file that is missing or damaged, and `UnsupportedError` for a
     sound one in a version, byte order or tensor format that hotloop does not read.
     """
-    cursor, header = _open(path)
+    cursor, header = first = _open(path, map_file(path))
     metadata = header.metadata
     if split_count(metadata) > 1:
         paths = split_paths(path, split_count(metadata))
-        opened = [_open(other) for other in paths]
+        opened = [_open(other, map_file(other)) for other in paths]
         parts = [(header.metadata, _tensors(cursor, header)) for cursor, header in opened]
-        metadata, tensors = parts[0][0], joined(paths, parts)
+        first, metadata, tensors = opened[0], parts[0][0], joined(paths, parts)
     else:
         tensors = _tensors(cursor, header)
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise cursor.damaged("it does not name its architecture (general.architecture)")
-    return ModelFile(path, architecture, metadata, tensors)
+    start = first[0]
+    return ModelFile(
+        path, architecture, metadata, tensors, texts=lambda: {"gguf": start.buffer[: start.at]}
+    )
 
 
 @dataclass(frozen=True)
@@ -116,12 +119,17 @@ def read_header(path: Path) -> Header:
     Raises `ModelFileError` and `UnsupportedError` as `read_gguf` does, but for what the tensors
     are, and where they lie.
     """
-    return _open(path)[1]
+    return _open(path, map_file(path))[1]
 
 
-def _open(path: Path) -> tuple["_Cursor", Header]:
+def parse_header(path: Path, content: bytes) -> Header:
+    """The header in `content`, which may end where the data would start."""
+    return _open(path, content)[1]
+
+
+def _open(path: Path, buffer: mmap.mmap | bytes) -> tuple["_Cursor", Header]:
     """The header, and the cursor behind it, where the data starts."""
-    cursor = _Cursor(path, map_file(path))
+    cursor = _Cursor(path, buffer)
     tensor_count, pair_count, version = _read_header(cursor)
     metadata = _read_metadata(cursor, pair_count)
     entries = tuple(_read_entry(cursor, index) for index in range(tensor_count))
@@ -134,7 +142,7 @@ def _open(path: Path) -> tuple["_Cursor", Header]:
 class _Cursor:
     """A place in the mapped file; every read checks that the file goes that far, and moves on."""
 
-    def __init__(self, path: Path, buffer: mmap.mmap) -> None:
+    def __init__(self, path: Path, buffer: mmap.mmap | bytes) -> None:
         self.path = path
         self.buffer = buffer
         self.at = 0

@@ -21,6 +21,15 @@ from hotloop.util.errors import ModelFileError, UnsupportedError
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+#: What belongs to the weights in a folder, where it is there.
+TEXTS = (
+    CONFIG,
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "additional_chat_templates/tool_use.jinja",
+)
 
 
 def read_hf_folder(path: Path) -> ModelFile:
@@ -44,13 +53,29 @@ def read_hf_folder(path: Path) -> ModelFile:
                 )
             stored[tensor.name] = tensor
     weights = weights_of(path, stored, config.get("quantization_config"))
-    return ModelFile(path, architecture, MappingProxyType(config), MappingProxyType(weights))
+    return ModelFile(
+        path,
+        architecture,
+        MappingProxyType(config),
+        MappingProxyType(weights),
+        texts=lambda: read_texts(path),
+    )
+
+
+def read_texts(folder: Path) -> dict[str, bytes]:
+    """The files of `TEXTS` that are in the folder."""
+    return {name: bytes(map_file(folder / name)) for name in TEXTS if (folder / name).exists()}
 
 
 def read_json(path: Path) -> dict[str, object]:
     """The object in the JSON file at `path`; raises `ModelFileError` where it holds none."""
+    return parse_json(path, bytes(map_file(path)))
+
+
+def parse_json(path: Path, content: bytes) -> dict[str, object]:
+    """The object in `content`, which is that of the file at `path`."""
     try:
-        value = json.loads(bytes(map_file(path)))
+        value = json.loads(content)
     except (ValueError, RecursionError) as error:  # ValueError covers bad JSON and bad UTF-8.
         raise ModelFileError(f"{path} is not valid JSON ({error}); download it again.") from None
     if not isinstance(value, dict):

@@ -10,6 +10,7 @@ import numpy as np
 
 from hotloop.frontends import gguf, hf_folder
 from hotloop.frontends.model_file import map_file
+from hotloop.frontends.packed_file import VERSION, is_packed_file, read_packed_file
 from hotloop.ir.types import FORMATS, TensorType
 from hotloop.util.errors import ModelFileError
 
@@ -53,7 +54,9 @@ def take_inventory(path: Path) -> Inventory:
 
     Raises `ModelFileError` where it is neither a GGUF file nor a Hugging Face folder, or damaged.
     """
-    return _of_folder(path) if path.is_dir() else _of_gguf(path)
+    if path.is_dir():
+        return _of_folder(path)
+    return _of_packed(path) if is_packed_file(path) else _of_gguf(path)
 
 
 def _of_gguf(path: Path) -> Inventory:
@@ -79,6 +82,16 @@ def _sizes(header: gguf.Header) -> list[int]:
         else:
             sizes.append(following.get(entry.offset, entry.offset) - entry.offset)
     return sizes
+
+
+def _of_packed(path: Path) -> Inventory:
+    """The tensors of the file that it was converted from."""
+    file = read_packed_file(path)
+    tensors = tuple(
+        Stored(name, tensor.type.format.name, tensor.type.shape, tensor.type.nbytes)
+        for name, tensor in file.tensors.items()
+    )
+    return Inventory(path, f"hotloop {VERSION}", file.architecture, file.metadata, tensors)
 
 
 def _of_folder(path: Path) -> Inventory:

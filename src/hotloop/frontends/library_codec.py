@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hotloop.frontends import byte_level, sentencepiece
+from hotloop.frontends.panics import no_words, panics_as
 from hotloop.util.errors import ModelFileError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -30,16 +31,17 @@ class LibraryCodec:
     def encode(self, text: str, special: bool) -> list[int]:
         with self._lock:  # The library takes this choice as a property of the whole tokenizer.
             self._backend.encode_special_tokens = not special
-            return self._backend.encode(text, add_special_tokens=False).ids
+            with panics_as(no_words(text)):
+                return self._backend.encode(text, add_special_tokens=False).ids
 
     def piece(self, id: int) -> bytes:
         if id in self._added:
             return self._added[id].content.encode()
         return self._spelling(self._backend.id_to_token(id) or "")
 
-    def special_id(self, text: str) -> int | None:
+    def whole_id(self, text: str) -> int | None:
         id = self._backend.token_to_id(text)
-        return id if id is not None and self.is_special(id) else None
+        return id if id in self._added else None
 
     def is_special(self, id: int) -> bool:
         return id in self._added and self._added[id].special
@@ -53,10 +55,15 @@ def codec_from_json(content: bytes, source: str) -> tuple[LibraryCodec, "Backend
     """
     from tokenizers import Tokenizer as Backend
 
+    gave_up = ModelFileError(
+        f"{source} is damaged (the tokenizers library gave up on it); download it again."
+    )
     try:
-        backend = Backend.from_buffer(content)
+        with panics_as(gave_up):
+            backend = Backend.from_buffer(content)
     except ValueError as error:
-        raise ModelFileError(f"{source} is damaged ({error}); download it again.") from None
+        reason = " ".join(str(error).split())
+        raise ModelFileError(f"{source} is damaged ({reason:.200}); download it again.") from None
     decoder = repr(backend.decoder)
     if "ByteLevel" in decoder:
         return LibraryCodec(backend, byte_level.spelling), backend

@@ -3,18 +3,21 @@
 import mmap
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.backends.cpu.packed import Packed
 from hotloop.ir.types import TensorType
 from hotloop.util.errors import ModelFileError
 
 T = TypeVar("T")
 D = TypeVar("D")
+
+Stored = NDArray[np.uint8] | Callable[[], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +30,7 @@ class WeightData:
 
     name: str
     type: TensorType
-    stored: NDArray[np.uint8] | Callable[[], NDArray[np.uint8]]
+    stored: Stored
     made_of: tuple["WeightData", ...] = ()
 
     @property
@@ -62,13 +65,17 @@ class ModelFile:
 
     `metadata` has the names of its source: `llama.block_count` from GGUF, `num_hidden_layers` from
     a `config.json`. Its values are str, int, float, bool, sequences of those, and (config.json
-    only) None and dicts.
+    only) None and dicts. `texts` gives the small files that belong to the weights by name: those of
+    a folder, or the header of a GGUF file. `packed` is where a packed file has the weights of the
+    graph, whose `data` then is not there.
     """
 
     path: Path
     architecture: str
     metadata: Mapping[str, object]
     tensors: Mapping[str, WeightData]
+    texts: Callable[[], Mapping[str, bytes]] = dict
+    packed: Mapping[str, Packed] = field(default_factory=dict)
 
     def require(self, key: str, kind: type[T]) -> T:
         """`metadata[key]`, an instance of `kind`; an int will do where a float is asked for.

@@ -11,8 +11,10 @@ equals" where one token has several splits.
 
 import heapq
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from enum import IntEnum
+
+from hotloop.frontends.whole_tokens import WholeTokens
 
 
 class TokenType(IntEnum):
@@ -41,11 +43,14 @@ class SentencePieceCodec:
         types: Sequence[int],
         unknown: int | None,
         prefix_space: bool,
+        eats_spaces: Container[int] = (),
     ) -> None:
+        """`eats_spaces` are tokens that take the white space after them away."""
         self._tokens = tokens
         self._types = types
         self._unknown = [] if unknown is None else [unknown]
         self._prefix = "▁" if prefix_space else ""
+        self._eats_spaces = eats_spaces
         self._ids: dict[str, int] = {}
         self._scores: dict[str, float] = {}
         self._byte_ids: dict[int, int] = {}
@@ -58,11 +63,11 @@ class SentencePieceCodec:
                 self._byte_ids[spelling(text)[0]] = id
             if text and (type == TokenType.USER_DEFINED or type in SPECIAL_TYPES):
                 whole[text] = id
-        self._special_ids = {text: id for text, id in whole.items() if self.is_special(id)}
-        self._found_always = _Finder(
-            {text: id for text, id in whole.items() if text not in self._special_ids}
+        self._whole_ids = whole
+        self._found_always = WholeTokens(
+            {text: id for text, id in whole.items() if not self.is_special(id)}
         )
-        self._found_with_special = _Finder(whole)
+        self._found_with_special = WholeTokens(whole)
 
     @property
     def size(self) -> int:
@@ -74,7 +79,8 @@ class SentencePieceCodec:
         prefix = self._prefix
         for part, id in finder.split(text):
             if id is None:
-                ids += self._encode_plain(prefix + part.replace(" ", "▁"))
+                plain = part.lstrip() if ids and ids[-1] in self._eats_spaces else part
+                ids += self._encode_plain(prefix + plain.replace(" ", "▁")) if plain else []
                 prefix = ""
             else:
                 ids.append(id)
@@ -87,8 +93,8 @@ class SentencePieceCodec:
         text = self._tokens[id]
         return text.encode() if self.is_special(id) else spelling(text)
 
-    def special_id(self, text: str) -> int | None:
-        return self._special_ids.get(text)
+    def whole_id(self, text: str) -> int | None:
+        return self._whole_ids.get(text)
 
     def is_special(self, id: int) -> bool:
         return id < len(self._types) and self._types[id] in SPECIAL_TYPES
@@ -142,33 +148,3 @@ def _joined(text: str, scores: Mapping[str, float]) -> list[str]:
         offer(before[left], left)
         offer(left, after[left])
     return [piece for piece in pieces if piece]
-
-
-class _Finder:
-    """Finds whole tokens in text: at each place the longest."""
-
-    def __init__(self, ids: Mapping[str, int]) -> None:
-        self._ids = ids
-        self._lengths = sorted({len(text) for text in ids}, reverse=True)
-        first = "".join(map(re.escape, sorted({text[0] for text in ids})))
-        self._starts = re.compile(f"[{first}]") if first else None
-
-    def split(self, text: str) -> Iterator[tuple[str, int | None]]:
-        """The parts of `text` in order: a whole token and its id, or text between them and None."""
-        begin = at = 0
-        while self._starts is not None and (start := self._starts.search(text, at)):
-            at = start.start()
-            token = self._longest(text, at)
-            if not token:
-                at += 1
-                continue
-            if begin < at:
-                yield text[begin:at], None
-            yield token, self._ids[token]
-            begin = at = at + len(token)
-        if begin < len(text):
-            yield text[begin:], None
-
-    def _longest(self, text: str, at: int) -> str:
-        candidates = (text[at : at + length] for length in self._lengths)
-        return next((token for token in candidates if token in self._ids), "")

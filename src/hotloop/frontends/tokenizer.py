@@ -12,21 +12,32 @@ from typing import Protocol
 
 from hotloop.util.errors import UsageError
 
-#: Texts of control tokens that end a generation, in whichever model they occur: files often name
-#: only one of theirs as `eos`, and chat models end their turns with another.
+#: Texts of tokens that end a generation, in whichever model they occur: files often name only one
+#: of theirs as `eos`, and chat models end their turns with another.
 END_TEXTS = frozenset(
     {
         "<|im_end|>",  # ChatML: SmolLM, Qwen
         "<|endoftext|>",  # GPT-2 and descendants
         "<|eot_id|>",  # Llama 3
         "<|eom_id|>",
-        "<|end_of_text|>",
+        "<|eot|>",  # Llama 4
+        "<|eom|>",
+        "<|end_of_text|>",  # Llama 3, Granite
         "</s>",  # Llama 2, Mistral
         "<end_of_turn>",  # Gemma
         "<eos>",
         "<|end|>",  # Phi-3
+        "<|return|>",  # gpt-oss: the end of an answer …
+        "<|call|>",  # … and of the request for a tool
+        "<|END_OF_TURN_TOKEN|>",  # Command R
+        "[|endofturn|]",  # EXAONE
+        "<｜end▁of▁sentence｜>",  # DeepSeek
+        "<EOT>",
+        "[EOT]",
     }
 )
+#: In gpt-oss `<|end|>` ends a message, after which the same reply goes on.
+_NO_ENDS = {"<|return|>": "<|end|>"}
 
 
 class Codec(Protocol):
@@ -42,8 +53,8 @@ class Codec(Protocol):
     def piece(self, id: int) -> bytes:
         """The bytes of token `id`; none where the vocabulary leaves the id unused."""
 
-    def special_id(self, text: str) -> int | None:
-        """The id of the control token `text`, where there is one."""
+    def whole_id(self, text: str) -> int | None:
+        """The id of the token `text` where it is one that is found whole: control or added."""
 
     def is_special(self, id: int) -> bool:
         """Whether `id` is a control token, which stands for no text of its own."""
@@ -63,6 +74,8 @@ class Tokenizer:
     prefix_space: bool = False
     """Whether encoding puts a space before the text, which `decode` takes away again."""
     chat_template: str | None = None
+    tool_template: str | None = None
+    """The chat template for conversations with tools, where the model has one of its own."""
 
     @property
     def vocab_size(self) -> int:
@@ -123,5 +136,12 @@ class TextStream:
 
 def stop_ids(codec: Codec, named: Iterable[int | None]) -> tuple[int, ...]:
     """The ids that the file names as ends, and those of `END_TEXTS` that the vocabulary has."""
-    found = {*named, *map(codec.special_id, END_TEXTS)}
+    not_ends = {other for sign, other in _NO_ENDS.items() if codec.whole_id(sign) is not None}
+    found = {*named, *(_end_id(codec, text) for text in END_TEXTS - not_ends)}
     return tuple(sorted(id for id in found if id is not None))
+
+
+def _end_id(codec: Codec, text: str) -> int | None:
+    """Files may forget to mark `<|im_end|>` as control; `</s>` then is HTML, as in Gemma's."""
+    id = codec.whole_id(text)
+    return id if id is not None and ("|" in text or codec.is_special(id)) else None

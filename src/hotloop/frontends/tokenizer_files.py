@@ -1,15 +1,16 @@
 """The tokenizer that a model file brings: in GGUF's metadata, or in a Hugging Face folder."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
-from hotloop.frontends import byte_level
-from hotloop.frontends.hf_folder import read_json
-from hotloop.frontends.library_codec import LibraryCodec, codec_from_json
-from hotloop.frontends.model_file import ModelFile, map_file
+from hotloop.frontends.byte_level import ByteLevelCodec
+from hotloop.frontends.hf_folder import parse_json
+from hotloop.frontends.library_codec import codec_from_json
+from hotloop.frontends.model_file import ModelFile
 from hotloop.frontends.sentencepiece import SPECIAL_TYPES, SentencePieceCodec, TokenType
 from hotloop.frontends.tokenizer import Codec, Tokenizer, stop_ids
+from hotloop.frontends.word_rules import RULES
 from hotloop.util.errors import ModelFileError, UnsupportedError
 
 T = TypeVar("T")
@@ -38,24 +39,25 @@ def load_tokenizer(file: ModelFile) -> Tokenizer | None:
 
 def _byte_level(file: ModelFile) -> Tokenizer:
     pre = file.optional("tokenizer.ggml.pre", str, "")
-    rule = byte_level.RULES.get(pre)
+    rule = RULES.get(pre)
     if rule is None:
         raise UnsupportedError(
             f"{file.path} cuts text into words by the rule {pre!r:.80} (tokenizer.ggml.pre); "
-            f"hotloop knows {', '.join(byte_level.RULES)}, and doesn't guess."
+            f"hotloop knows {', '.join(RULES)}, and doesn't guess."
         )
     tokens, types = _vocabulary(file)
-    parts = (merge.partition(" ") for merge in _list(file, "tokenizer.ggml.merges", str))
-    merges = [(left, right) for left, _, right in parts]
-    known = set(tokens)
-    for left, right in merges:
-        if not (left in known and right in known and left + right in known):
-            raise _damaged(file, f"the merge of {left!r:.40} and {right!r:.40} is not of tokens")
-    by_type = list(zip(types, tokens, strict=True))
-    special = [text for type, text in by_type if text and type in SPECIAL_TYPES]
-    added = [text for type, text in by_type if text and type == TokenType.USER_DEFINED]
-    backend = byte_level.build(rule, tokens, merges, special, added)
-    return _with_ids(file, LibraryCodec(backend, byte_level.spelling), rule.adds_bos)
+    ids = dict(zip(tokens, range(len(tokens)), strict=True))
+    merges = _list(file, "tokenizer.ggml.merges", str)
+    made = "\n".join(merges).replace(" ", "").split("\n")  # at once: there are 100,000 of them
+    if not ids.keys() >= set(made):
+        wrong = next(merge for merge in merges if merge.replace(" ", "") not in ids)
+        raise _damaged(file, f"the merge {wrong!r:.80} makes no token")
+    normal = int(TokenType.NORMAL)
+    others = [id for id, type in enumerate(types) if type != normal]
+    special = [id for id in others if types[id] in SPECIAL_TYPES]
+    added = [id for id in others if types[id] == TokenType.USER_DEFINED]
+    codec = ByteLevelCodec(rule, tokens, ids, merges, special, added)
+    return _with_ids(file, codec, rule.adds_bos)
 
 
 def _sentencepiece(file: ModelFile) -> Tokenizer:
@@ -65,8 +67,18 @@ def _sentencepiece(file: ModelFile) -> Tokenizer:
         raise _damaged(file, f"its tokenizer has {len(tokens)} tokens and {len(scores)} scores")
     prefix = file.optional("tokenizer.ggml.add_space_prefix", bool, True)
     unknown = _id(file, "tokenizer.ggml.unknown_token_id", len(tokens))
-    codec = SentencePieceCodec(tokens, scores, types, unknown, prefix)
+    codec = SentencePieceCodec(tokens, scores, types, unknown, prefix, _eating(file, tokens, types))
     return _with_ids(file, codec, adds_bos=True, prefix_space=prefix)
+
+
+def _eating(file: ModelFile, tokens: list[str], types: list[int]) -> set[int]:
+    """Tokens after which white space goes away: in Phi-3, as its `tokenizer.json` has it, those
+    that were added to Llama 2's; GGUF has no place to say so."""
+    if file.architecture != "phi3":
+        return set()
+    added = (TokenType.CONTROL, TokenType.USER_DEFINED)
+    keep = ("<unk>", "<s>", "<|endoftext|>")
+    return {id for id, type in enumerate(types) if type in added and tokens[id] not in keep}
 
 
 _GGUF_KINDS = {"gpt2": _byte_level, "llama": _sentencepiece}
@@ -103,6 +115,7 @@ def _with_ids(
         adds_bos=adds_bos and bos is not None,
         prefix_space=prefix_space,
         chat_template=file.optional("tokenizer.chat_template", str, None),
+        tool_template=file.optional("tokenizer.chat_template.tool_use", str, None),
     )
 
 
@@ -128,30 +141,47 @@ def _damaged(file: ModelFile, found: str) -> ModelFileError:
 
 
 def _from_folder(file: ModelFile) -> Tokenizer | None:
-    path = file.path / "tokenizer.json"
-    if not path.exists():
+    texts = file.texts()
+    if "tokenizer.json" not in texts:
         return None
-    codec, backend = codec_from_json(bytes(map_file(path)), str(path))
-    config = _optional_json(file.path / "tokenizer_config.json")
+    codec, backend = codec_from_json(texts["tokenizer.json"], str(file.path / "tokenizer.json"))
+
+    def settings(name: str) -> dict[str, object]:
+        return parse_json(file.path / name, texts[name]) if name in texts else {}
+
+    config, generation = settings("tokenizer_config.json"), settings("generation_config.json")
+    templates = _folder_templates(file.path, texts, config)
     ends = [
         *_ids(file.metadata.get("eos_token_id"), codec.size),
-        *_ids(_optional_json(file.path / "generation_config.json").get("eos_token_id"), codec.size),
+        *_ids(generation.get("eos_token_id"), codec.size),
+        *_named_ids(config.get("eos_token"), codec),
     ]
-    bos = next(iter(_ids(file.metadata.get("bos_token_id"), codec.size)), None)
+    starts = [
+        *_ids(file.metadata.get("bos_token_id"), codec.size),
+        *_named_ids(config.get("bos_token"), codec),
+    ]
+    bos = starts[0] if starts else None
+    adds_bos = config.get("add_bos_token")
+    if not isinstance(adds_bos, bool):
+        # What the file's own post-processing puts before a text says whether prompts have BOS.
+        adds_bos = backend.encode("a").ids[:1] == [bos]
     return Tokenizer(
         codec,
         bos_id=bos,
         eos_id=ends[0] if ends else None,
         stop_ids=stop_ids(codec, ends),
-        # What the file's own post-processing puts before a text says whether prompts have BOS.
-        adds_bos=bos is not None and backend.encode("a").ids[:1] == [bos],
+        adds_bos=adds_bos and bos is not None,
         prefix_space="Strip(" in repr(backend.decoder),
-        chat_template=_folder_template(file.path, config),
+        chat_template=templates.get("default"),
+        tool_template=templates.get("tool_use"),
     )
 
 
-def _optional_json(path: Path) -> dict[str, object]:
-    return read_json(path) if path.exists() else {}
+def _named_ids(token: object, codec: Codec) -> list[int]:
+    """`tokenizer_config.json` gives a token's text, or an object with it, or null."""
+    text = token.get("content") if isinstance(token, dict) else token
+    id = codec.whole_id(text) if isinstance(text, str) else None
+    return [] if id is None else [id]
 
 
 def _ids(value: object, size: int) -> list[int]:
@@ -160,18 +190,31 @@ def _ids(value: object, size: int) -> list[int]:
     return [id for id in values if type(id) is int and 0 <= id < size]
 
 
-def _folder_template(folder: Path, config: dict[str, object]) -> str | None:
-    """`chat_template.jinja`, else what `tokenizer_config.json` holds: a text, or several named."""
-    path = folder / "chat_template.jinja"
-    if path.exists():
-        try:
-            return bytes(map_file(path)).decode()
-        except UnicodeDecodeError:
-            raise ModelFileError(f"{path} is not valid UTF-8; download it again.") from None
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        named = [item for item in template if isinstance(item, dict)]
-        template = next(
-            (one.get("template") for one in named if one.get("name") == "default"), None
-        )
-    return template if isinstance(template, str) else None
+def _folder_templates(
+    folder: Path, texts: Mapping[str, bytes], config: dict[str, object]
+) -> dict[str, str]:
+    """Templates by name: `tokenizer_config.json` holds one or several, files go before it."""
+    templates: dict[str, object] = {}
+    given = config.get("chat_template")
+    if isinstance(given, list):
+        named = [item for item in given if isinstance(item, dict)]
+        templates = {str(item.get("name")): item.get("template") for item in named}
+    elif isinstance(given, dict):
+        templates = {str(name): template for name, template in given.items()}
+    else:
+        templates = {"default": given}
+    for name, path in _TEMPLATE_FILES.items():
+        if path in texts:
+            try:
+                templates[name] = texts[path].decode()
+            except UnicodeDecodeError:
+                raise ModelFileError(
+                    f"{folder / path} is not valid UTF-8; download it again."
+                ) from None
+    return {name: text for name, text in templates.items() if isinstance(text, str)}
+
+
+_TEMPLATE_FILES = {
+    "default": "chat_template.jinja",
+    "tool_use": "additional_chat_templates/tool_use.jinja",
+}

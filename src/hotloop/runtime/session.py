@@ -170,21 +170,35 @@ class Session:
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """float32 [len(ids), vocab]: the logits after each token, each by a decode step."""
+        self.check(ids)
+        self.stop()
         out = np.empty((len(ids), self.vocab), np.float32)
-        for at, row in enumerate(self.each_logits(ids)):
-            out[at] = row
+        row = self.decode.view("logits")
+        for at, token in enumerate(ids):
+            self._one_step(at, token)
+            self.decode.run()
+            out[at] = row[0]
+        self._cached = list(ids)
         return out
 
-    def each_logits(self, ids: Sequence[int], first: int = 0) -> Iterator[NDArray[np.float32]]:
-        """float32 [vocab] after each token from index `first` on, each by a decode step."""
+    def score(
+        self, ids: Sequence[int], first: int, program: Executable
+    ) -> Iterator[NDArray[np.float32]]:
+        """float32 [n, vocab], block by block: the logits after the tokens from index `first` on.
+
+        `program` is the prompt program with the LM head at its end; its logits are those of decode
+        steps, bit for bit.
+        """
         self.check(ids)
         self.prefill(ids[: first + 1])
-        row = self.decode.view("logits")
-        for at in range(first, len(ids)):
-            self._one_step(at, ids[at])
-            self.decode.run()
-            self._cached = list(ids[: at + 1])
-            yield row[0].copy()
+        _own_all_pages(program)
+        for start in range(first, len(ids), self._block):
+            tokens = list(ids[start : start + self._block])
+            program.view("token")[: len(tokens)] = tokens
+            program.view("pos")[0] = start
+            program.run(len(tokens))
+            self._cached += tokens
+            yield program.view("logits")[: len(tokens)].astype(np.float32)
 
     def trace(self, ids: Sequence[int]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """Every value of the step that takes in the last token of `ids` (schedule ops only)."""

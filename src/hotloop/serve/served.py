@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hotloop.frontends.chat_template import render
+from hotloop.frontends.chat_template import render_conversation
 from hotloop.frontends.tokenizer import Tokenizer
 from hotloop.runtime.engine import Engine
 from hotloop.serve.errors import ApiError
@@ -77,19 +77,11 @@ class Served:
         names: Mapping[str, Any],
     ) -> list[int]:
         """The tokens of a conversation, as the model's template writes it."""
-        template = self.tokenizer.chat_template
-        if template is None:
+        if not self.takes_chat:
             raise ApiError(
                 f"{self.name} has no chat template; use /v1/completions.", 400, "messages"
             )
-        text = render(
-            template,
-            messages,
-            bos_token=self._text_of(self.tokenizer.bos_id),
-            eos_token=self._text_of(self.tokenizer.eos_id),
-            tools=tools,
-            **names,
-        )
+        text = render_conversation(self.tokenizer, messages, tools, **names)
         tokens = self.encode(text, "messages")
         return tokens if tokens[:1] == [self.tokenizer.bos_id] else self._with_bos(tokens)
 
@@ -112,11 +104,9 @@ class Served:
     @property
     def takes_tools(self) -> bool:
         """Whether the model's template has a place for tools."""
-        return "tools" in (self.tokenizer.chat_template or "")
+        templates = (self.tokenizer.chat_template, self.tokenizer.tool_template)
+        return any("tools" in template for template in templates if template is not None)
 
     def _with_bos(self, tokens: list[int]) -> list[int]:
         bos = self.tokenizer.bos_id
         return [bos, *tokens] if self.tokenizer.adds_bos and bos is not None else tokens
-
-    def _text_of(self, token: int | None) -> str:
-        return "" if token is None else self.tokenizer.token_text(token)

@@ -6,8 +6,9 @@ places, so a prompt read by one program is continued by another.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from hotloop.backends.cpu import jit, shared
 from hotloop.backends.cpu.arena import Arena
 from hotloop.backends.cpu.codegen import generate, item_launch
+from hotloop.backends.cpu.packed import Packed, read_packed
 from hotloop.backends.cpu.places import (
     packed_weights,
     place_states,
@@ -41,7 +43,7 @@ class Weights:
     """The weights of a model, packed for the kernels that read them.
 
     `source` gives the file's bytes of a weight by its name in the graph, `packed` is told when they
-    are no longer needed.
+    are no longer needed. Those in `ready` are read from a file that holds them packed.
     """
 
     def __init__(
@@ -51,29 +53,39 @@ class Weights:
         threads: int,
         progress: Progress = lambda done, total, what: None,
         packed: Callable[[str], None] = lambda name: None,
+        ready: Mapping[str, Packed] = MappingProxyType({}),
     ) -> None:
         self.region = place_weights(graph)
         self.arena = Arena(self.region.nbytes, "the packed weights")
         matrices = packed_weights(graph)
         total, done, lock = self.region.nbytes, 0, threading.Lock()
 
-        def place(name: str) -> None:
+        def count(nbytes: int) -> None:
             nonlocal done
-            type, data, at = graph.types[name], source(name), self.region.offsets[name]
-            if name in matrices:
-                packing = matrix(type)
-                pack(data, packing, self.arena.data[at : at + packed_bytes(packing)])
-            else:
-                self.arena.data[at : at + type.nbytes] = data
-            packed(name)
             with lock:
-                done += data.nbytes
+                done += nbytes
                 progress(min(done, total), total, "pack")
+
+        def memory(name: str) -> Bytes:
+            type, at = graph.types[name], self.region.offsets[name]
+            nbytes = packed_bytes(matrix(type)) if name in matrices else type.nbytes
+            return self.arena.data[at : at + nbytes]
+
+        def place(name: str) -> None:
+            type, data = graph.types[name], source(name)
+            if name in matrices:
+                pack(data, matrix(type), memory(name))
+            else:
+                memory(name)[:] = data
+            packed(name)
+            count(data.nbytes)
 
         names = sorted(self.region.offsets, key=lambda name: -graph.types[name].nbytes)
         with ThreadPoolExecutor(threads) as pool:
-            for _ in pool.map(place, names):
+            for _ in pool.map(place, (name for name in names if name not in ready)):
                 pass
+        places = {name: (graph.types[name], memory(name)) for name in names if name in ready}
+        read_packed(ready, places, threads, count)
 
 
 class SequenceState:
