@@ -6,17 +6,20 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from conftest import DATA
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shell import Shell
+from weights import gguf_bytes
 
 from hotloop import Model, load
 from hotloop.backends.cpu import packed
 from hotloop.backends.cpu.executable import Weights
 from hotloop.frontends.decoder import Step
+from hotloop.frontends.inventory import take_inventory
 from hotloop.frontends.models import decoder
 from hotloop.frontends.open_file import open_model
 from hotloop.frontends.packed_file import FIRST_BLOB, MAGIC, read_packed_file, write_packed_file
@@ -264,3 +267,37 @@ def test_no_damage_goes_unnoticed(data: st.DataObject, tiny_file: Path, tmp_path
         np.testing.assert_array_equal(found, arena(TINY / "llama"))
         reserved = content[12:16] != b"\0\0\0\0"
         assert reserved or at >= FIRST_BLOB  # what nobody reads: padding
+
+
+def test_split_and_quantised_models(tmp_path: Path) -> None:
+    """A model in several files becomes one; what is packed cannot be rounded any more."""
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama", split_max_tensors=3)
+    copy_model(gguf_bytes(), writer, tmp_path)
+    whole, parts = tmp_path / "whole.gguf", sorted(tmp_path.glob("m-*.gguf"))
+    whole.write_bytes(gguf_bytes())
+    assert len(parts) == 4
+    path = converted(parts[1], tmp_path / "x.hotloop")
+    np.testing.assert_array_equal(arena(path), arena(whole))
+    assert load_tokenizer(open_model(path)) is not None
+    assert take_inventory(parts[2]).kind == "GGUF 3 in 4 files"
+    assert take_inventory(parts[2]).nbytes == take_inventory(whole).nbytes
+    with pytest.raises(UsageError, match="is packed already; quantise the file it was made from"):
+        load(path, 2, context=32, quantize="q4_0")
+
+
+def copy_model(content: bytes, writer: gguf.GGUFWriter, folder: Path) -> None:
+    """Write the model in `content` with another writer."""
+    source = folder / "source.gguf"
+    source.write_bytes(content)
+    reader = gguf.GGUFReader(source)
+    for key, entry in reader.fields.items():
+        if key.startswith("GGUF.") or key == "general.architecture":
+            continue
+        kind, *inner = entry.types
+        writer.add_key_value(key, entry.contents(), kind, inner[0] if inner else None)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -123,6 +123,8 @@ def load(
 
         decoder = open_decoder(file)
         if quantize is not None:
+            if file.packed:
+                raise UsageError(f"{path} is packed already; quantise the file it was made from.")
             decoder = quantised(decoder, quantize)
         step = Step(context=_context(decoder.config, context), activations=activations)
         graph = decoder.graph(step)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hotloop.frontends import gguf, hf_folder
+from hotloop.frontends.gguf_split import split_count, split_paths
 from hotloop.frontends.model_file import map_file
 from hotloop.frontends.packed_file import VERSION, is_packed_file, read_packed_file
 from hotloop.ir.types import FORMATS, TensorType
@@ -61,13 +62,20 @@ def take_inventory(path: Path) -> Inventory:
 
 def _of_gguf(path: Path) -> Inventory:
     header = gguf.read_header(path)
+    count = split_count(header.metadata)
+    headers = [header]
+    if count > 1:
+        headers = [gguf.read_header(part) for part in split_paths(path, count)]
     tensors = tuple(
         Stored(entry.name, entry.format.lower(), entry.shape, nbytes)
-        for entry, nbytes in zip(header.entries, _sizes(header), strict=True)
+        for part in headers
+        for entry, nbytes in zip(part.entries, _sizes(part), strict=True)
     )
-    architecture = header.metadata.get("general.architecture")
+    metadata = headers[0].metadata
+    architecture = metadata.get("general.architecture")
     name = architecture if isinstance(architecture, str) else ""
-    return Inventory(path, f"GGUF {header.version}", name, header.metadata, tensors)
+    kind = f"GGUF {header.version}" + (f" in {count} files" if count > 1 else "")
+    return Inventory(path, kind, name, metadata, tensors)
 
 
 def _sizes(header: gguf.Header) -> list[int]:
