@@ -43,7 +43,7 @@ T = TypeVar("T")
 VALUE_LIMIT = 1 << 23
 TOTAL_LIMIT = 1 << 27
 TIME_LIMIT = 5.0
-"""Seconds of this thread's work, whatever else the machine does; real templates take milliseconds."""
+"""Seconds of this thread's work, whatever else runs; real templates take milliseconds."""
 _INTEGER_BITS = 4096
 _LARGEST_INDENT = 16
 
