@@ -1,6 +1,5 @@
 """The application: which paths there are, and what stands before them."""
 
-import asyncio
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -15,6 +14,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from hotloop import __version__
 from hotloop.serve import errors, schemas
+from hotloop.serve.background import in_background
 from hotloop.serve.chat import chat
 from hotloop.serve.completions import complete
 from hotloop.serve.errors import ApiError, ErrorResponse
@@ -139,7 +139,7 @@ def _add_tokens(app: FastAPI, served: Served) -> None:
     async def tokenize(request: schemas.TokenizeRequest) -> schemas.TokenizeResponse:
         served.check_name(request.model)
         encode = served.encode_prompt if request.add_special_tokens else served.encode
-        tokens = await asyncio.to_thread(encode, request.prompt, "prompt")
+        tokens = await in_background(encode, request.prompt, "prompt")
         return schemas.TokenizeResponse(
             tokens=tokens, count=len(tokens), max_model_len=served.context
         )

@@ -1,6 +1,5 @@
 """/v1/chat/completions."""
 
-import asyncio
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from fastapi.responses import Response
 from hotloop import __version__
 from hotloop.runtime.sequence import Constraint, Finish, TopLogprobs
 from hotloop.serve.answers import answer
+from hotloop.serve.background import in_background
 from hotloop.serve.errors import ApiError, as_api_error
 from hotloop.serve.generation import Delta, Generation
 from hotloop.serve.grammar import Grammars
@@ -27,8 +27,8 @@ async def chat(served: Served, grammars: Grammars, http: Request, request: ChatR
     served.check_name(request.model)
     check_count(1, request.n)
     _check(served, request)
-    prompt = await asyncio.to_thread(_prompt, served, request)
-    constraint = await asyncio.to_thread(_constraint, grammars, request)
+    prompt = await in_background(_prompt, served, request)
+    constraint = await in_background(_constraint, grammars, request)
     max_tokens = request.max_completion_tokens
     if max_tokens is None:
         max_tokens = request.max_tokens

@@ -1,6 +1,5 @@
 """/v1/completions."""
 
-import asyncio
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from fastapi.responses import Response
 from hotloop import __version__
 from hotloop.runtime.sequence import TopLogprobs
 from hotloop.serve.answers import answer
+from hotloop.serve.background import in_background
 from hotloop.serve.errors import ApiError
 from hotloop.serve.generation import Delta, Generation
 from hotloop.serve.grammar import Grammars
@@ -34,11 +34,11 @@ async def complete(
         raise ApiError("stream_options needs stream to be true.", param="stream_options")
     if request.echo and request.logprobs is not None:
         raise ApiError("echo has no logprobs for the prompt; ask for one of them.", param="echo")
-    prompts = await asyncio.to_thread(_prompts, served, request)
+    prompts = await in_background(_prompts, served, request)
     check_count(len(prompts), request.n)
     constraint = None
     if request.grammar is not None:
-        constraint = await asyncio.to_thread(grammars.lark, request.grammar, "grammar")
+        constraint = await in_background(grammars.lark, request.grammar, "grammar")
     max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     generation = Generation(
         served,
