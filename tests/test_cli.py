@@ -19,7 +19,7 @@ from shell import FakeModel, Shell, type_in
 import hotloop.api
 from hotloop import __version__
 from hotloop.cli import options
-from hotloop.cli.main import EXIT_BUG, main
+from hotloop.cli.main import EXIT_BUG, app, main
 from hotloop.compiler import SCHEDULES
 from hotloop.util import errors
 
@@ -57,9 +57,13 @@ def test_help_imports_nothing_heavy() -> None:
         assert done.stderr.strip() == "[]"
 
 
-@pytest.mark.parametrize(
-    "command", ["run", "chat", "pull", "ir", "explain", "bench", "diff", "env", "cache"]
-)
+COMMANDS = [
+    *(command.name or command.callback.__name__ for command in app.registered_commands),
+    *(group.name for group in app.registered_groups),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(shell: Shell, command: str) -> None:
     assert shell() == 0
     assert f"\n  {command}" in shell.out

@@ -23,6 +23,7 @@ from hotloop.frontends.inventory import take_inventory
 from hotloop.frontends.models import decoder
 from hotloop.frontends.open_file import open_model
 from hotloop.frontends.packed_file import FIRST_BLOB, MAGIC, read_packed_file, write_packed_file
+from hotloop.frontends.quantised import quantised
 from hotloop.frontends.tokenizer_files import load_tokenizer
 from hotloop.kernels import layout
 from hotloop.util.errors import HotloopError, ModelFileError, UnsupportedError, UsageError
@@ -62,6 +63,17 @@ def test_the_same_arena_from_every_family(family: str, tmp_path: Path) -> None:
     step = Step(context=32)
     graphs = [decoder(open_model(each)).graph(step) for each in (path, TINY / family)]
     assert graphs[0] == graphs[1]
+
+
+def test_matrices_that_are_rounded_before(shell: Shell, tmp_path: Path) -> None:
+    path, source = tmp_path / "x.hotloop", TINY / "llama"
+    assert shell("convert", str(source), "-o", str(path), "--quantize", "q4_0") == 0
+    step = Step(context=32)
+    rounded = quantised(decoder(open_model(source)), "q4_0")
+    graph = rounded.graph(step)
+    weights = Weights(graph, lambda name: rounded.weight(name, step).data, 1)
+    assert decoder(open_model(path)).graph(step) == graph
+    np.testing.assert_array_equal(arena(path), weights.arena.data)
 
 
 def test_the_same_bits_from_the_default_model(
@@ -181,6 +193,10 @@ def no_config(header: dict[str, Any]) -> None:
     header["texts"] = {}
 
 
+def no_rounding(header: dict[str, Any]) -> None:
+    header["quantised"] = "f99"
+
+
 def no_format(header: dict[str, Any]) -> None:
     header["tensors"]["lm_head.weight"] = ["zz", [1], None]
 
@@ -199,6 +215,7 @@ CHANGES = {
     drop_texts: "not of its form",
     no_config: "not of its form",
     no_format: "not of its form",
+    no_rounding: "its matrices were rounded to 'f99'",
     lists: "not of its form",
 }
 

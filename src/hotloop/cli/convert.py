@@ -15,6 +15,7 @@ def convert(
     ],
     argument: options.ModelArgument = None,
     model: options.ModelOption = None,
+    quantize: options.Quantize = None,
 ) -> None:
     """Write a model in packed form, for faster starts.
 
@@ -24,9 +25,13 @@ def convert(
     from hotloop.frontends.models import decoder
     from hotloop.frontends.open_file import open_model
     from hotloop.frontends.packed_file import write_packed_file
+    from hotloop.frontends.quantised import quantised
     from hotloop.frontends.store import resolve
 
     with progress_bar() as progress:
         path = resolve(options.model_name(argument, model), progress)
-        write_packed_file(decoder(open_model(path)), output, progress)
+        made = decoder(open_model(path))
+        if quantize is not None:
+            made = quantised(made, quantize)
+        write_packed_file(made, output, progress)
     print(output)

@@ -67,7 +67,8 @@ class ModelFile:
     a `config.json`. Its values are str, int, float, bool, sequences of those, and (config.json
     only) None and dicts. `texts` gives the small files that belong to the weights by name: those of
     a folder, or the header of a GGUF file. `packed` is where a packed file has the weights of the
-    graph, whose `data` then is not there.
+    graph, whose `data` then is not there; `quantised` is the format to which its matrices were
+    rounded before they were packed.
     """
 
     path: Path
@@ -76,6 +77,7 @@ class ModelFile:
     tensors: Mapping[str, WeightData]
     texts: Callable[[], Mapping[str, bytes]] = dict
     packed: Mapping[str, Packed] = field(default_factory=dict)
+    quantised: str | None = None
 
     def require(self, key: str, kind: type[T]) -> T:
         """`metadata[key]`, an instance of `kind`; an int will do where a float is asked for.

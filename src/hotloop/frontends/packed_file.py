@@ -10,6 +10,7 @@
     tensors   the original's directory: name → [format, shape, blob of the vectors]
     weights   the weights of the graph, by its names: [format, shape, blob], packed where kernels
               read them packed
+    quantised the format to which matrices were rounded, or null
     layouts   for each format the fingerprint of its packed layout (`hotloop.kernels.layout`)
 
 A packed file is written once and read many times; it is no format for exchange, and a change of a
@@ -36,6 +37,7 @@ from hotloop.frontends import gguf
 from hotloop.frontends.decoder import Decoder, Step
 from hotloop.frontends.hf_folder import CONFIG, parse_json
 from hotloop.frontends.model_file import ModelFile, WeightData, map_file
+from hotloop.ir.encode import ENCODED
 from hotloop.ir.types import FORMATS, TensorType
 from hotloop.kernels.layout import layout_of
 from hotloop.kernels.pack import matrix, pack, packed_bytes
@@ -115,6 +117,7 @@ class _Writer:
     def write(self) -> None:
         header = {
             "architecture": self.decoder.file.architecture,
+            "quantised": self.decoder.quantised,
             "texts": {name: self._blob(data) for name, data in self.decoder.file.texts().items()},
             "tensors": {name: self._tensor(t) for name, t in self.decoder.file.tensors.items()},
             "weights": dict(self._weights()),
@@ -192,6 +195,9 @@ class _Reader:
             tensors = {name: self._tensor(name, *t) for name, t in self.header["tensors"].items()}
             weights = {name: self._weight(*w) for name, w in self.header["weights"].items()}
             architecture = str(self.header["architecture"])
+            quantised = self.header["quantised"]
+            if quantised not in (None, *ENCODED):
+                self.damaged(f"its matrices were rounded to {quantised!r:.40}")
             metadata = self._metadata(texts)
         except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
             self.damaged(f"its header is not of its form ({type(error).__name__}: {error})")
@@ -202,6 +208,7 @@ class _Reader:
             MappingProxyType(tensors),
             texts=lambda: texts,
             packed=MappingProxyType(weights),
+            quantised=quantised,
         )
 
     def _metadata(self, texts: Mapping[str, bytes]) -> Mapping[str, object]:

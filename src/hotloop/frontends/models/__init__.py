@@ -9,6 +9,7 @@ import pkgutil
 
 from hotloop.frontends.decoder import Decoder, Family
 from hotloop.frontends.model_file import ModelFile
+from hotloop.frontends.quantised import quantised
 from hotloop.util.errors import UnsupportedError
 
 
@@ -29,4 +30,5 @@ def decoder(file: ModelFile) -> Decoder:
             f"{file.path} is a {file.architecture!r} model, which hotloop does not run; the "
             f"nearest that it does is {near[0]}. All: {', '.join(sorted(known))}."
         )
-    return Decoder.of(file, known[file.architecture])
+    made = Decoder.of(file, known[file.architecture])
+    return made if file.quantised is None else quantised(made, file.quantised)
