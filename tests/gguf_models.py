@@ -95,6 +95,27 @@ def _numbers(config: dict[str, Any], architecture: str) -> dict[str, Any]:
         for one in (theirs,) if isinstance(theirs, str) else theirs:
             if config.get(one) is not None:
                 found[key] = config[one]
+    if architecture == "deepseek2":
+        whole = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
+        found |= {
+            "attention.head_count_kv": 1,
+            "attention.key_length": config["kv_lora_rank"] + config["qk_rope_head_dim"],
+            "attention.value_length": config["kv_lora_rank"],
+            "attention.key_length_mla": whole,
+            "attention.value_length_mla": config["v_head_dim"],
+            "attention.kv_lora_rank": config["kv_lora_rank"],
+            "expert_shared_count": config["n_shared_experts"],
+            "expert_weights_norm": config["norm_topk_prob"],
+            "expert_weights_scale": float(config["routed_scaling_factor"]),
+            "expert_gating_func": 2 if config["model_type"] == "deepseek_v3" else 1,
+        }
+        for key, theirs in (
+            ("attention.q_lora_rank", "q_lora_rank"),
+            ("expert_group_count", "n_group"),
+            ("expert_group_used_count", "topk_group"),
+        ):
+            if config.get(theirs):
+                found[key] = config[theirs]
     if config.get("use_sliding_window") is False:
         found.pop("attention.sliding_window", None)
     for key in ("embedding_scale", "residual_scale", "attention.scale", "logit_scale"):
@@ -106,7 +127,11 @@ def _numbers(config: dict[str, Any], architecture: str) -> dict[str, Any]:
     if "full_attention" in rope:
         rope = rope["full_attention"]
     found["rope.freq_base"] = float(rope["rope_theta"])
-    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    head = (
+        config.get("qk_rope_head_dim")
+        or config.get("head_dim")
+        or config["hidden_size"] // config["num_attention_heads"]
+    )
     found["rope.dimension_count"] = int(head * rope.get("partial_rotary_factor", 1.0))
     if rope["rope_type"] in ("linear", "yarn"):
         found |= {"rope.scaling.type": rope["rope_type"], "rope.scaling.factor": rope["factor"]}
@@ -216,6 +241,20 @@ def _gpt_oss(name: str, values: np.ndarray, config: dict[str, Any]) -> Any:
         yield name, values
 
 
+def _deepseek(name: str, values: np.ndarray, config: dict[str, Any]) -> Any:
+    """The second of a layer's two up projections, by heads: keys transposed, and values."""
+    layer = "".join(name.split(".")[2:3])
+    if name.endswith("kv_b_proj.weight"):
+        plain = config["qk_nope_head_dim"]
+        by_head = values.reshape(config["num_attention_heads"], -1, values.shape[-1])
+        yield f"blk.{layer}.attn_k_b.weight", by_head[:, :plain].transpose(0, 2, 1)
+        yield f"blk.{layer}.attn_v_b.weight", by_head[:, plain:]
+    elif name.endswith("e_score_correction_bias"):
+        yield f"blk.{layer}.exp_probs_b.bias", values
+    else:
+        yield name, values
+
+
 def _shared_gate(name: str, values: np.ndarray, config: dict[str, Any]) -> Any:
     yield name, values.reshape(-1) if name.endswith("shared_expert_gate.weight") else values
 
@@ -225,6 +264,7 @@ CHANGES: dict[str, Callable[..., Any]] = {
     "gemma2": _norms_plus_one,
     "gemma3": _norms_plus_one,
     "gptneox": _neox,
+    "deepseek2": _deepseek,
     "granitemoe": _granite,
     "gpt-oss": _gpt_oss,
     "qwen2moe": _shared_gate,

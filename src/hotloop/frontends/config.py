@@ -34,6 +34,20 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Latent attention: ranks of the vectors that queries, and keys and values, are made of.
+
+    `q_rank` is 0 where queries are made of the stream itself. Of each head, `rope` elements turn,
+    which all heads' keys have in common, and values have `value` elements.
+    """
+
+    q_rank: int
+    kv_rank: int
+    rope: int
+    value: int
+
+
+@dataclass(frozen=True)
 class Config:
     """The numbers of a decoder.
 
@@ -67,6 +81,7 @@ class Config:
     logit_softcap: float = 0.0
     norm: str = "rms_norm"
     experts: Experts | None = None
+    latent: Latent | None = None
     parallel: bool = False
     """Whether the feed-forward net reads what attention reads, not what it leaves."""
 

@@ -136,8 +136,8 @@ class LayerBuilder:
             self.linear(x, "attn_v", kv, to="v"),
         )
 
-    def rope(self, x: str) -> str:
-        """Queries or keys turned by the angles of their positions."""
+    def rope(self, x: str, head_dim: int | None = None) -> str:
+        """Queries or keys, of the config's heads or shorter ones, turned by their positions."""
         config = self.decoder.config
         return self.graph.op(
             "rope",
@@ -145,7 +145,7 @@ class LayerBuilder:
             "pos",
             "rope.table",
             to=f"{self._local(x)}.rope",
-            head_dim=config.head_dim,
+            head_dim=head_dim or config.head_dim,
             pairing=config.pairing,
             first_row=config.rope_of[self.number] * self.step.context,
         )

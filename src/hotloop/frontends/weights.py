@@ -43,11 +43,17 @@ def _piece(weight: WeightData, piece: slice) -> NDArray[np.uint8]:
 
 
 def take_rows(weight: WeightData, rows: Sequence[int]) -> WeightData:
-    """The rows of these numbers, in this order."""
+    """The rows of these numbers, in this order; zeros for a number below 0.
+
+    Bytes of zeros are zeros in every format.
+    """
     shape = (len(rows), *weight.type.shape[1:])
 
     def take() -> NDArray[np.uint8]:
-        return weight.data.reshape(weight.type.shape[0], -1)[list(rows)].reshape(-1)
+        numbers = np.asarray(rows)
+        taken: NDArray[np.uint8] = weight.data.reshape(weight.type.shape[0], -1)[numbers]
+        taken[numbers < 0] = 0
+        return taken.reshape(-1)
 
     return WeightData(weight.name, TensorType(weight.type.format, shape), take, (weight,))
 
@@ -89,3 +95,21 @@ def columns_of(weight: WeightData, name: str, columns: slice) -> WeightData:
         return np.ascontiguousarray(values).view(np.uint8).reshape(-1)
 
     return WeightData(name, tensor("f32", *shape), take, (weight,))
+
+
+def joined_heads(tensors: Tensors, layer: str) -> None:
+    """Latent attention's newer tensors, a key matrix transposed and a value matrix for each head.
+
+    They become the older one, `attn_kv_b`, with the rows of a head's keys, then its values.
+    """
+    k, v = (tensors.pop(f"{layer}.attn_{part}_b.weight") for part in ("k", "v"))
+    heads, rank, plain = k.type.shape
+    shape = (heads * (plain + v.type.shape[1]), rank)
+
+    def join() -> NDArray[np.uint8]:
+        keys = dequantise(k.data, k.type).transpose(0, 2, 1)
+        both = np.concatenate([keys, dequantise(v.data, v.type)], axis=1)
+        return np.ascontiguousarray(both).view(np.uint8).reshape(-1)
+
+    name = f"{layer}.attn_kv_b.weight"
+    tensors[name] = WeightData(name, tensor("f32", *shape), join, (k, v))

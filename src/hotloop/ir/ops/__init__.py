@@ -18,14 +18,24 @@ needs, is what the pipeline pass asks before it lets two ops share a stage:
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
-from hotloop.ir.ops import attention, elementwise, embed, experts, linear, norm, rope, sampling
+from hotloop.ir.ops import (
+    attention,
+    elementwise,
+    embed,
+    experts,
+    heads,
+    linear,
+    norm,
+    rope,
+    sampling,
+)
 from hotloop.ir.ops.attention import CHUNK, SHARES, chunk_count
 from hotloop.ir.ops.base import GROUP, Array, Attrs, OpDef, OpTypeError
 from hotloop.ir.types import TensorType
 
 __all__ = ["CHUNK", "GROUP", "OPS", "Array", "OpTypeError", "chunk_count", "infer", "row_count"]
 
-_MODULES = (embed, norm, linear, rope, attention, elementwise, experts, sampling)
+_MODULES = (embed, norm, linear, rope, attention, elementwise, experts, heads, sampling)
 
 OPS: Mapping[str, OpDef] = MappingProxyType(
     {op.name: op for module in _MODULES for op in module.OPS}
