@@ -25,7 +25,6 @@ from hotloop.kernels.chunk import (
     merge_sink,
     partial_floats,
     registers,
-    window_of,
 )
 from hotloop.kernels.tile import OpSpec, Tile, kernel, round_up, row_stride
 from hotloop.lang import (
@@ -139,7 +138,7 @@ def _attend(tile: Tile, kv_head: Value, token: Value, tokens: Value) -> None:
     seen = position_of(pos, pos_type, token) + 1
     longest = seen + tokens - 1
     queries = tokens * group
-    window = window_of(tile)
+    window = tile.scalar("window")
     start = select(window > 0, seen - window, NEVER)
     for first in loop(longest, first_seen(tile, seen) // CHUNK * CHUNK, CHUNK):
         positions = minimum(longest - first, CHUNK)

@@ -268,12 +268,8 @@ def merge_sink(into: Pointer, sink: Value, dim: int) -> None:
 
 def first_seen(tile: Tile, seen: Value) -> Value:
     """The first position that a token sees, `seen` being the one behind its own."""
-    window = window_of(tile)
+    window = tile.scalar("window")
     return select(window > 0, maximum(seen - window, 0), 0)
-
-
-def window_of(tile: Tile) -> Value:
-    return constant(int(tile.spec.attr("window")), i64)
 
 
 def divide(out: Pointer, merged: Pointer, dim: int) -> None:

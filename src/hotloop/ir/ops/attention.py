@@ -264,6 +264,7 @@ OPS = (
         _attention,
         ATTRS,
         grain=one,
+        scalars={"window": "i32"},
     ),
     OpDef(
         "attend",
@@ -272,6 +273,7 @@ OPS = (
         _attend,
         ATTRS,
         grain=one,
+        scalars={"window": "i32"},
         leaves_rest=True,
     ),
     OpDef(
@@ -282,5 +284,6 @@ OPS = (
         ("head_dim", "heads", "window"),
         aligned=(0,),
         grain=one,
+        scalars={"window": "i32"},
     ),
 )
