@@ -31,7 +31,7 @@ def machines(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """List the machines that hotloop predict knows, or show all that is known of one.
+    """List the machines that predict knows, or show one.
 
     The numbers of host are probed when first asked for, and kept for a day.
     """

@@ -68,7 +68,7 @@ def predict(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Predict a token's time on a machine, without the machine and without the weights."""
+    """Predict a token's time on a machine that is not here."""
     from hotloop.backends.dataflow.simulate import Mode
     from hotloop.predict import prediction, table
     from hotloop.predict.host import find_machine

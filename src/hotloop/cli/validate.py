@@ -35,7 +35,7 @@ def validate(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="With --measure: how often.")] = 7,
     as_json: options.Json = False,
 ) -> None:
-    """Compare published numbers with predicted ones, and say what each depends on.
+    """Compare published numbers with predicted ones.
 
     With --measure, the predicted time of every rung on this machine with the measured one.
     """
