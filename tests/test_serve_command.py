@@ -31,7 +31,10 @@ def serving(model: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str],
     ) as process:
         try:
             assert process.stdout is not None
-            yield process, process.stdout.readline().strip(), process.stdout.readline().strip()
+            assert process.stderr is not None
+            url = process.stdout.readline().strip()
+            assert url, process.stderr.read()
+            yield process, url, process.stdout.readline().strip()
         finally:
             process.kill()
 
@@ -40,7 +43,8 @@ def test_it_answers_like_the_library_and_ends_well(
     default_model: Path, smollm: hotloop.Model
 ) -> None:
     wanted = "".join(token.text for token in smollm.generate(PROMPT, max_tokens=24))
-    with serving(default_model, "--context", "512", "--name", "it's") as (process, url, curl):
+    options = ["--context", "512", "--name", "it's", "--grace", "300"]
+    with serving(default_model, *options) as (process, url, curl):
         assert url.startswith("http://127.0.0.1:")
         if shutil.which("curl"):
             said = subprocess.run(curl, shell=True, capture_output=True, text=True, timeout=60)
