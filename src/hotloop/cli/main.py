@@ -24,6 +24,7 @@ from hotloop.cli import (
     machines,
     predict,
     pull,
+    report,
     run,
     serve,
     validate,
@@ -56,6 +57,7 @@ for command in (
     machines.machines,
     predict.predict,
     validate.validate,
+    report.report,
     diff.diff,
     env.env,
 ):

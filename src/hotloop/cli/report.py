@@ -1,0 +1,111 @@
+"""hotloop report: a page that shows what the compiler did, and what it is worth."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hotloop.cli import options
+from hotloop.cli.console import stdout
+from hotloop.cli.files import write_text
+from hotloop.cli.loading import load_model
+from hotloop.cli.progress import progress_bar
+from hotloop.util.errors import UsageError
+
+if TYPE_CHECKING:
+    from hotloop.report.page.data import Report
+
+HOST = "host"
+
+
+def report(
+    argument: options.ModelArgument = None,
+    model: options.ModelOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="The page.", show_default="report.html"),
+    ] = None,
+    machine: Annotated[
+        str,
+        typer.Option(
+            "-M", "--machine", help="Simulate this one of hotloop machines, or a TOML file."
+        ),
+    ] = HOST,
+    png: Annotated[
+        Path | None,
+        typer.Option("--png", metavar="FILE", help="The timelines as PNG.", show_default=False),
+    ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option("--svg", metavar="FILE", help="The timelines as SVG.", show_default=False),
+    ] = None,
+    threads: options.Threads = None,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            "-c",
+            "--context",
+            min=1,
+            help="Positions in the KV cache (default: 1024 measured, 4096 simulated).",
+            show_default=False,
+        ),
+    ] = None,
+    batch: Annotated[
+        int, typer.Option("-b", "--batch", min=1, help="Sequences at once, where simulated.")
+    ] = 1,
+    activations: options.Activations = "q8",
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often to measure.")] = 3,
+) -> None:
+    """Write a page: passes, timelines of all rungs, roofline, what-if.
+
+    Measured on this host, or simulated on another machine. The page needs no network.
+    """
+    from hotloop.report.page.fill import html
+
+    name = options.model_name(argument, model)
+    if machine == HOST:
+        if batch != 1:
+            raise UsageError("what is measured is one sequence; -b/--batch goes with --machine.")
+        made = _measured(name, threads, context, activations, rounds)
+    else:
+        made = _predicted(name, machine, context, batch)
+    wanted = out or (None if png or svg else Path("report.html"))
+    if wanted is not None:
+        write_text(wanted, html(made))
+    for path, kind in ((png, "png"), (svg, "svg")):
+        if path is not None:
+            from hotloop.report.plot import plot
+
+            plot(made, path, kind)
+    files = [str(path) for path in (wanted, png, svg) if path is not None]
+    stdout().print(f"wrote {', '.join(files)}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _measured(
+    name: str | None, threads: int | None, context: int | None, activations: str, rounds: int
+) -> "Report":
+    from hotloop.bench.report import measured_report
+    from hotloop.frontends.config_only import bundled
+
+    if name is not None and name in bundled() and not Path(name).exists():
+        raise UsageError(
+            f"{name} is a config without weights, which cannot be measured; name a machine to "
+            "simulate, as in --machine sn40l-x16."
+        )
+    with (
+        load_model(name, threads, "tokens", activations, context or 1024) as loaded,
+        progress_bar() as progress,
+    ):
+        return measured_report(loaded, rounds, progress=progress)
+
+
+def _predicted(name: str | None, machine: str, context: int | None, batch: int) -> "Report":
+    from hotloop.machine.load import find
+    from hotloop.predict.models import open_shapes
+    from hotloop.predict.prediction import Programs
+    from hotloop.predict.report import predicted_report
+
+    if name is None:
+        raise UsageError("give a MODEL to simulate: a bundled config, or a model as for run.")
+    hardware = find(machine)
+    return predicted_report(Programs(open_shapes(name), context or 4096), hardware, batch)

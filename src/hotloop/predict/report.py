@@ -1,0 +1,128 @@
+"""The page of `hotloop report` for a machine that is not here: every rung simulated."""
+
+from collections.abc import Sequence
+
+from hotloop.backends.dataflow.simulate import Mode, Timeline
+from hotloop.backends.dataflow.work import Workload
+from hotloop.compiler import SCHEDULES, compile_graph
+from hotloop.ir.program import Program
+from hotloop.machine.hardware import Hardware
+from hotloop.machine.machine import Machine
+from hotloop.machine.quantity import show
+from hotloop.predict.prediction import TOKENS, Programs, spilled, timeline
+from hotloop.report import timeline as pictures
+from hotloop.report.counts import count
+from hotloop.report.page.data import Report, Row, Rung, launch_cost, pass_views, products
+
+
+def predicted_report(programs: Programs, hardware: Hardware, batch: int = 1) -> Report:
+    """A step of each rung, with its timeline where the machine is simulated.
+
+    Raises `OutOfMemoryError` where weights and caches do not fit in the machine's memories.
+    """
+    load = Workload(programs.context, batch)
+    mode = Mode(spilled=spilled(programs, hardware, load))
+    runs = {
+        name: timeline(programs, hardware, load, name, mode, record=True)
+        for name in _rungs(hardware)
+    }
+    times = {name: (1e3 * run.seconds, _launches(name, run)) for name, run in runs.items()}
+    slope = launch_cost(times)
+    cut = pictures.middle_layers(programs["fused"])
+    sockets = hardware["sockets"]
+    stages: dict[str, Program] = {}
+    machine = Machine(hardware.name, int(hardware.get("cores", 1)))
+    compiled = compile_graph(programs.graph, machine, after_pass=stages.__setitem__)
+    peak = hardware["memory_bandwidth"] * hardware.get("memory_share", 1.0) / 1e9
+    compute = hardware["compute"] * sockets / 1e9 if hardware.has("compute") else None
+    return Report(
+        model=programs.decoder.file.path.name,
+        machine=hardware.title,
+        source="simulated",
+        facts=(
+            ("machine", hardware.name),
+            ("context", f"{programs.context:,}"),
+            ("sequences", f"{batch:,}"),
+            ("weights", show(programs.weight_bytes, "size")),
+            ("KV cache", show(programs.position_bytes * programs.context * batch, "size")),
+        ),
+        notes=_notes(hardware),
+        layers=cut.layers,
+        gbps=peak * sockets,
+        lane_gbps=peak,
+        gflops=compute,
+        operations=products(programs["fused"]) * batch,
+        rungs=tuple(
+            Rung(
+                name=name,
+                ms=1e3 * run.seconds,
+                calls=count(programs[name]).calls,
+                launches=_launches(name, run),
+                syncs=count(programs[name]).syncs,
+                nbytes=run.streamed * sockets,
+                launch_us=_launch_us(run, slope),
+                timeline=pictures.simulated(run, _steps(name), cut),
+                rows=_rows(run, _steps(name)),
+            )
+            for name, run in runs.items()
+        ),
+        passes=pass_views(programs.graph, stages, compiled.remarks),
+    )
+
+
+def _rungs(hardware: Hardware) -> Sequence[str]:
+    """The ladder; on a GPU with the kernels that its libraries have, after single ops."""
+    first, *rest = SCHEDULES
+    return (first, "library", *rest) if hardware.kind == "gpu" else SCHEDULES
+
+
+def _steps(name: str) -> int:
+    """Steps of a recorded run: one launch of the rung `tokens` makes several."""
+    return TOKENS if name == "tokens" else 1
+
+
+def _launches(name: str, run: Timeline) -> float:
+    return run.launches / _steps(name)
+
+
+def _launch_us(run: Timeline, slope: float) -> float:
+    """µs that the controller is busy for a launch; where it has no spans, the ladder's slope."""
+    spans = [span for span in run.spans if span.resource == "controller"]
+    if not spans:
+        return slope
+    return 1e6 * sum(span.end - span.start for span in spans) / run.launches
+
+
+def _rows(run: Timeline, steps: int) -> tuple[Row, ...]:
+    """What the units compute, and what memory sends for it, by kernel and op."""
+    rows: dict[str, Row] = {}
+    for span in run.spans:
+        if span.resource not in ("units", "memory", "second memory"):
+            continue
+        row = rows.get(span.what, Row(span.what, 0, 0.0, 0.0, 0.0))
+        us = 1e6 * (span.end - span.start) / steps
+        works = span.resource == "units"
+        rows[span.what] = Row(
+            row.name,
+            row.passes,
+            row.us + (us if works else 0.0),
+            row.waited,
+            row.nbytes + (0.0 if works else span.nbytes / steps),
+        )
+    return tuple(rows.values())
+
+
+def _notes(hardware: Hardware) -> tuple[str, ...]:
+    clock = (
+        "Nothing here was measured: each rung's program, as the compiler made it, ran on a "
+        f"simulated {hardware.title}, whose numbers hotloop machines {hardware.name} lists with "
+        "their sources."
+    )
+    if hardware.kind == "cpu":
+        return (clock, "The time of a CPU is a sum of terms, which has no timeline.")
+    return (
+        clock,
+        "Timelines show one of equal sockets, and bandwidth is that of its own memory. Where "
+        "memory is idle, it waits for a launch, or for room on the chip.",
+        "The cost of a launch is the time in which the controller is busy with it, on average.",
+    )

@@ -1,0 +1,1 @@
+"""The page of `hotloop report`: one file that opens without a network."""

@@ -1,0 +1,285 @@
+"""The page of `hotloop report`: complete, harmless whatever names it is given, and true."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from shell import Shell
+
+from hotloop import load
+from hotloop.bench.report import measured_report
+from hotloop.compiler import SCHEDULES
+from hotloop.machine.load import find
+from hotloop.predict.models import open_shapes
+from hotloop.predict.prediction import Programs
+from hotloop.predict.report import predicted_report
+from hotloop.report.page.data import LINES, Report, launch_cost
+from hotloop.report.page.fill import html
+from hotloop.report.timeline import Timeline, middle_layers
+from hotloop.util.remarks import Remark
+
+TINY = Path(__file__).parent / "data" / "tiny" / "llama"
+HOSTILE = "</script><script>document.title='owned'</script><!--\u2028{{data}}&amp;$x^{2}$"
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+
+
+@pytest.fixture(scope="module")
+def predicted() -> Report:
+    return predicted_report(Programs(open_shapes("llama-3.2-1b"), 1024), find("sn40l-x16"))
+
+
+@pytest.fixture(scope="module")
+def measured() -> Iterator[Report]:
+    with load(TINY, threads=2, context=64) as model:
+        yield measured_report(model, rounds=1, tokens=4)
+
+
+@pytest.fixture(params=["predicted", "measured"])
+def report(request: pytest.FixtureRequest) -> Report:
+    made: Report = request.getfixturevalue(request.param)
+    return made
+
+
+def data_of(page: str) -> dict[str, object]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    assert found is not None
+    data: dict[str, object] = json.loads(found[1])
+    return data
+
+
+def timeline_of(report: Report, name: str) -> Timeline:
+    found = next(rung.timeline for rung in report.rungs if rung.name == name)
+    assert found is not None
+    return found
+
+
+def hostile(report: Report) -> Report:
+    """The same with names as a file's author might choose them."""
+    first, *passes = report.passes
+    bad = replace(first, name=HOSTILE, text=HOSTILE + "\n" + first.text)
+    worse = replace(bad, remarks=(Remark("fuse", "missed", HOSTILE, HOSTILE),))
+    return replace(
+        report, model=HOSTILE, machine=HOSTILE, passes=(bad, worse, *passes), notes=(HOSTILE,)
+    )
+
+
+# the data ----------------------------------------------------------------------------------------
+
+
+def test_every_rung_is_there(report: Report) -> None:
+    assert [rung.name for rung in report.rungs] == list(SCHEDULES)
+    for rung in report.rungs:
+        line = rung.timeline
+        assert line is not None
+        assert line.length > 0
+        assert rung.ms > 0
+        assert rung.rows
+        assert {s.lane for s in line.slices} <= set(range(len(line.lanes)))
+        for s in line.slices:
+            assert s.length > 0
+            assert s.start >= -1e-6
+            assert s.start + s.length <= line.length * 1.001 or report.source == "measured"
+
+
+def test_all_rungs_show_the_same_bytes(measured: Report) -> None:
+    """Weights are read where they are worked on, so the same layers read the same bytes."""
+    bytes_shown = {
+        name: sum(s.nbytes for s in timeline_of(measured, name).slices)
+        for name in ("ops", "fused", "looped")
+    }
+    assert max(bytes_shown.values()) == pytest.approx(min(bytes_shown.values()))
+
+
+def test_bandwidth_is_zero_between_calls_only(predicted: Report) -> None:
+    """The picture that the paper is about."""
+    assert (timeline_of(predicted, "fused").bandwidth(400) == 0).mean() > 0.1
+    assert (timeline_of(predicted, "ops").bandwidth(400) == 0).mean() > 0.5
+    assert (timeline_of(predicted, "looped").bandwidth(400) > 0).all()
+
+
+def test_bandwidth_keeps_all_bytes(report: Report) -> None:
+    for rung in report.rungs:
+        line = rung.timeline
+        assert line is not None
+        inside = sum(s.nbytes for s in line.slices if s.start + s.length <= line.length)
+        whole = line.bandwidth(97).sum() * line.length / 97 * 1e3
+        assert whole >= inside * (1 - 1e-9)
+
+
+def test_layers_are_those_in_the_middle() -> None:
+    cut = middle_layers(Programs(open_shapes("llama-3.1-8b"), 1024)["fused"])
+    assert cut.layers == 3
+    assert 0.4 < cut.begin < cut.end < 0.6
+
+
+def test_what_a_launch_costs() -> None:
+    assert launch_cost({"ops": (3.0, 201), "looped": (1.0, 1)}) == pytest.approx(10.0)
+    assert launch_cost({"ops": (1.0, 201), "looped": (2.0, 1)}) == 0
+    assert launch_cost({"ops": (2.0, 1), "looped": (1.0, 1)}) == 0
+
+
+def test_passes_with_what_they_said(report: Report) -> None:
+    names = [view.name for view in report.passes]
+    assert names[:4] == ["graph", "fuse", "loop", "pipeline"]
+    assert names[-1] == "partition"
+    said = {view.name: [remark.pass_name for remark in view.remarks] for view in report.passes}
+    assert set(said["fuse"]) == {"fuse"}
+    assert set(said["loop"]) == set(said["loop tokens"]) == {"loop"}
+    assert all(len(view.text.splitlines()) <= LINES for view in report.passes)
+
+
+def test_the_what_if_formula_agrees_with_the_simulation(predicted: Report) -> None:
+    """A closed formula cannot know what hides behind what: it is a first estimate."""
+    machine = find("sn40l-x16")
+    faster = machine.with_values(memory_bandwidth=2 * machine["memory_bandwidth"])
+    again = predicted_report(Programs(open_shapes("llama-3.2-1b"), 1024), faster)
+    for rung, other in zip(predicted.rungs, again.rungs, strict=True):
+        before = rung.nbytes / predicted.gbps / 1e6
+        estimate = max(before / 2, rung.ms - before / 2)
+        assert estimate == pytest.approx(other.ms, rel=0.4)
+
+
+# the page ----------------------------------------------------------------------------------------
+
+
+def test_page_asks_nobody(report: Report) -> None:
+    page = html(report)
+    assert "default-src 'none'" in page
+    assert not re.search(r"""(src|href)\s*=\s*["']?(?!#|data:)""", re.sub(r"<script.*", "", page))
+    outside = [url for url in re.findall(r"https?://[^\s\"'<]+", page) if "w3.org" not in url]
+    assert outside == []
+    assert "fetch(" not in page
+    assert "@import" not in page
+    assert "{{" not in re.sub(r'id="data">.*?</script>', "", page, flags=re.S)
+
+
+def test_page_holds_its_data(report: Report) -> None:
+    data = data_of(html(report))
+    assert data["model"] == report.model
+    assert [rung["name"] for rung in data["rungs"]] == list(SCHEDULES)  # type: ignore[attr-defined, index]
+
+
+def test_page_is_small(report: Report) -> None:
+    assert len(html(report)) < 1_000_000
+
+
+def test_hostile_names_stay_text(report: Report) -> None:
+    plain, page = html(report), html(hostile(report))
+    assert page.count("</script>") == plain.count("</script>")
+    assert page.count("<!--") == plain.count("<!--")
+    data = data_of(page)
+    assert data["model"] == HOSTILE
+    assert "\u2028" not in re.sub(r"<title>.*?</title>", "", page)
+
+
+# in a browser ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine")
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_driving_the_page(
+    browser: object, predicted: Report, tmp_path: Path, scheme: str, width: int
+) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(html(hostile(predicted)), encoding="utf-8")
+    wrong: list[str] = []
+    asked: list[str] = []
+    size = {"width": width, "height": 900}
+    with browser.new_context(color_scheme=scheme, viewport=size) as context:  # type: ignore[attr-defined]
+        context.set_default_timeout(10_000)
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(file.as_uri())
+        assert page.title() != "owned"
+        assert page.locator("#model").text_content() == HOSTILE
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator("canvas").count() == len(SCHEDULES)
+        # What if launches were free: no rung is slower, and ops gains most.
+        before = page.locator("#bars").text_content()
+        page.get_by_label("A launch costs").fill("0")
+        assert "then" in page.locator("#bars").text_content()
+        page.get_by_role("button", name="As it is").click()
+        page.wait_for_function("text => bars.textContent === text", arg=before)
+        # Tables sort, by the keyboard too.
+        heading = page.locator("#rungs th button", has_text="steps/s")
+        heading.focus()
+        page.keyboard.press("Enter")
+        first = page.locator("#rungs tbody td").first.text_content()
+        page.keyboard.press("Enter")
+        assert page.locator("#rungs tbody td").first.text_content() != first
+        assert page.locator("#rungs th[aria-sort=ascending]").text_content() == "steps/s"
+        # Zooming changes the picture.
+        picture = "() => document.querySelector('canvas').toDataURL()"
+        whole = page.evaluate(picture)
+        page.locator("canvas").first.focus()
+        page.keyboard.press("+")
+        page.wait_for_function(f"whole => ({picture})() !== whole", arg=whole)
+        page.keyboard.press("0")
+        page.wait_for_function(f"whole => ({picture})() === whole", arg=whole)
+        # A pass shows what was before, and after.
+        page.locator("details").last.locator("summary").click()
+        assert page.locator("details").last.locator("pre").count() == 2
+        assert page.locator("details").last.locator("pre").last.text_content().startswith("program")
+    assert wrong == []
+    assert asked == [file.as_uri()]
+
+
+# pictures and the command line -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "begin"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_pictures(predicted: Report, tmp_path: Path, kind: str, begin: bytes) -> None:
+    pytest.importorskip("matplotlib")
+    from hotloop.report.plot import plot
+
+    file = tmp_path / "lines"
+    plot(hostile(predicted), file, kind)
+    assert file.read_bytes().startswith(begin)
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
+
+
+def test_command(shell: Shell, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    argv = ("llama-3.2-1b", "-M", "dgx-h100", "-c", "512", "-o", str(out))
+    assert shell("report", *argv) == 0, shell.err
+    assert shell.out == f"wrote {out}\n"
+    data = data_of(out.read_text("utf-8"))
+    assert "library" in [rung["name"] for rung in data["rungs"]]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("llama-3.1-8b",), "llama-3.1-8b is a config without weights, which cannot be measured"),
+        (("-M", "h200"), "give a MODEL to simulate"),
+        (("-b", "2"), "what is measured is one sequence"),
+        (("llama-3.1-8b", "-M", "h2000"), "no machine is called 'h2000'"),
+    ],
+)
+def test_wrong_usage(shell: Shell, argv: tuple[str, ...], message: str) -> None:
+    assert shell("report", *argv) == 2
+    assert message in shell.err
