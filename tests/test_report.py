@@ -128,7 +128,7 @@ def test_what_a_launch_costs() -> None:
 
 def test_passes_with_what_they_said(report: Report) -> None:
     names = [view.name for view in report.passes]
-    assert names[:4] == ["graph", "fuse", "loop", "pipeline"]
+    assert names[:5] == ["graph", "fuse", "lift", "loop", "pipeline"]
     assert names[-1] == "partition"
     said = {view.name: [remark.pass_name for remark in view.remarks] for view in report.passes}
     assert set(said["fuse"]) == {"fuse"}
@@ -271,10 +271,19 @@ def test_command(shell: Shell, tmp_path: Path) -> None:
     assert "library" in [rung["name"] for rung in data["rungs"]]  # type: ignore[attr-defined]
 
 
+def test_a_cpu_has_no_timelines_and_says_so(shell: Shell, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert shell("report", "llama-3.2-1b", "-M", "epyc-9654", "-o", str(out)) == 0, shell.err
+    data = data_of(out.read_text("utf-8"))
+    assert all(rung["timeline"] is None for rung in data["rungs"])  # type: ignore[attr-defined]
+    assert "no timeline" in str(data["notes"])
+    assert shell("report", "llama-3.2-1b", "-M", "epyc-9654", "--png", str(out)) == 2
+    assert "no timelines to draw" in shell.err
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (("llama-3.1-8b",), "llama-3.1-8b is a config without weights, which cannot be measured"),
         (("-M", "h200"), "give a MODEL to simulate"),
         (("-b", "2"), "what is measured is one sequence"),
         (("llama-3.1-8b", "-M", "h2000"), "no machine is called 'h2000'"),

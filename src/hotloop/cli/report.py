@@ -15,8 +15,6 @@ from hotloop.util.errors import UsageError
 if TYPE_CHECKING:
     from hotloop.report.page.data import Report
 
-HOST = "host"
-
 
 def report(
     argument: options.ModelArgument = None,
@@ -27,10 +25,8 @@ def report(
     ] = None,
     machine: Annotated[
         str,
-        typer.Option(
-            "-M", "--machine", help="Simulate this one of hotloop machines, or a TOML file."
-        ),
-    ] = HOST,
+        typer.Option("-M", "--machine", help="A name of hotloop machines, or a TOML file."),
+    ] = "host",
     png: Annotated[
         Path | None,
         typer.Option("--png", metavar="FILE", help="The timelines as PNG.", show_default=False),
@@ -58,17 +54,20 @@ def report(
 ) -> None:
     """Write a page: passes, timelines of all rungs, roofline, what-if.
 
-    Measured on this host, or simulated on another machine. The page needs no network.
+    Measured where the model has weights and the machine is this host, simulated otherwise. The page
+    needs no network.
     """
+    from hotloop.frontends.config_only import bundled
     from hotloop.report.page.fill import html
 
     name = options.model_name(argument, model)
-    if machine == HOST:
+    no_weights = name is not None and (name in bundled() or name.endswith(".json"))
+    if machine == "host" and not no_weights:
         if batch != 1:
             raise UsageError("what is measured is one sequence; -b/--batch goes with --machine.")
         made = _measured(name, threads, context, activations, rounds)
     else:
-        made = _predicted(name, machine, context, batch)
+        made = _predicted(name, machine, threads, context, batch)
     wanted = out or (None if png or svg else Path("report.html"))
     if wanted is not None:
         write_text(wanted, html(made))
@@ -85,13 +84,7 @@ def _measured(
     name: str | None, threads: int | None, context: int | None, activations: str, rounds: int
 ) -> "Report":
     from hotloop.bench.report import measured_report
-    from hotloop.frontends.config_only import bundled
 
-    if name is not None and name in bundled() and not Path(name).exists():
-        raise UsageError(
-            f"{name} is a config without weights, which cannot be measured; name a machine to "
-            "simulate, as in --machine sn40l-x16."
-        )
     with (
         load_model(name, threads, "tokens", activations, context or 1024) as loaded,
         progress_bar() as progress,
@@ -99,13 +92,17 @@ def _measured(
         return measured_report(loaded, rounds, progress=progress)
 
 
-def _predicted(name: str | None, machine: str, context: int | None, batch: int) -> "Report":
-    from hotloop.machine.load import find
+def _predicted(
+    name: str | None, machine: str, threads: int | None, context: int | None, batch: int
+) -> "Report":
+    from hotloop.predict.host import find_machine
     from hotloop.predict.models import open_shapes
-    from hotloop.predict.prediction import Programs
+    from hotloop.predict.prediction import Programs, team
     from hotloop.predict.report import predicted_report
 
     if name is None:
         raise UsageError("give a MODEL to simulate: a bundled config, or a model as for run.")
-    hardware = find(machine)
-    return predicted_report(Programs(open_shapes(name), context or 4096), hardware, batch)
+    with progress_bar() as progress:
+        hardware = find_machine(machine, progress=progress)
+    programs = Programs(open_shapes(name), context or 4096, team(hardware, threads))
+    return predicted_report(programs, hardware, batch)

@@ -9,7 +9,8 @@ from hotloop.ir.program import Program
 from hotloop.machine.hardware import Hardware
 from hotloop.machine.machine import Machine
 from hotloop.machine.quantity import show
-from hotloop.predict.prediction import TOKENS, Programs, spilled, timeline
+from hotloop.predict.cpu import costs_of
+from hotloop.predict.prediction import GENERATION, TOKENS, Programs, spilled, timeline
 from hotloop.report import timeline as pictures
 from hotloop.report.counts import count
 from hotloop.report.page.data import Report, Row, Rung, launch_cost, pass_views, products
@@ -26,14 +27,14 @@ def predicted_report(programs: Programs, hardware: Hardware, batch: int = 1) -> 
         name: timeline(programs, hardware, load, name, mode, record=True)
         for name in _rungs(hardware)
     }
-    times = {name: (1e3 * run.seconds, _launches(name, run)) for name, run in runs.items()}
-    slope = launch_cost(times)
-    cut = pictures.middle_layers(programs["fused"])
+    launches = {name: run.launches / _steps(name, hardware) for name, run in runs.items()}
+    slope = launch_cost({name: (1e3 * run.seconds, launches[name]) for name, run in runs.items()})
+    cut = pictures.middle_layers(programs["looped"])
     sockets = hardware["sockets"]
     stages: dict[str, Program] = {}
-    machine = Machine(hardware.name, int(hardware.get("cores", 1)))
+    machine = Machine(hardware.name, programs.cores)
     compiled = compile_graph(programs.graph, machine, after_pass=stages.__setitem__)
-    peak = hardware["memory_bandwidth"] * hardware.get("memory_share", 1.0) / 1e9
+    peak = _peak(programs, hardware, runs["looped"].streamed) / 1e9
     compute = hardware["compute"] * sockets / 1e9 if hardware.has("compute") else None
     return Report(
         model=programs.decoder.file.path.name,
@@ -51,18 +52,18 @@ def predicted_report(programs: Programs, hardware: Hardware, batch: int = 1) -> 
         gbps=peak * sockets,
         lane_gbps=peak,
         gflops=compute,
-        operations=products(programs["fused"]) * batch,
+        operations=products(programs["looped"]) * batch,
         rungs=tuple(
             Rung(
                 name=name,
                 ms=1e3 * run.seconds,
                 calls=count(programs[name]).calls,
-                launches=_launches(name, run),
+                launches=launches[name],
                 syncs=count(programs[name]).syncs,
                 nbytes=run.streamed * sockets,
                 launch_us=_launch_us(run, slope),
-                timeline=pictures.simulated(run, _steps(name), cut),
-                rows=_rows(run, _steps(name)),
+                timeline=pictures.simulated(run, _steps(name, hardware), cut),
+                rows=_rows(run, _steps(name, hardware)),
             )
             for name, run in runs.items()
         ),
@@ -76,13 +77,18 @@ def _rungs(hardware: Hardware) -> Sequence[str]:
     return (first, "library", *rest) if hardware.kind == "gpu" else SCHEDULES
 
 
-def _steps(name: str) -> int:
-    """Steps of a recorded run: one launch of the rung `tokens` makes several."""
-    return TOKENS if name == "tokens" else 1
+def _steps(name: str, hardware: Hardware) -> int:
+    """Steps of a run: one launch of the rung `tokens` makes several."""
+    if name != "tokens":
+        return 1
+    return GENERATION if hardware.kind == "cpu" else TOKENS
 
 
-def _launches(name: str, run: Timeline) -> float:
-    return run.launches / _steps(name)
+def _peak(programs: Programs, hardware: Hardware, nbytes: float) -> float:
+    """Bytes per second that a socket's memory, or a cache that holds it all, gives a stream."""
+    if hardware.kind == "cpu":
+        return costs_of(hardware, programs.cores, nbytes).stream
+    return hardware["memory_bandwidth"] * hardware["memory_share"]
 
 
 def _launch_us(run: Timeline, slope: float) -> float:

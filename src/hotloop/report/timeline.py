@@ -5,7 +5,6 @@ same order, so a cut between two parts of a token's ops is the same work on each
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
@@ -18,6 +17,7 @@ from hotloop.backends.dataflow import simulate
 from hotloop.ir.program import Program
 from hotloop.report.counts import executed
 from hotloop.report.profile import PHASES, by_token, sites
+from hotloop.report.simulated import merged
 
 #: Layers in a picture: a boundary between two is one of two.
 LAYERS = 3
@@ -142,10 +142,11 @@ def simulated(run: simulate.Timeline, steps: int, cut: Cut) -> Timeline | None:
     first, after = step + int(cut.begin * ops + 1e-6), step + ceil(cut.end * ops - 1e-6)
     begin = run.executed[first][0]
     end = run.executed[after][0] if after < len(run.executed) else run.executed[-1][1]
-    inside = [span for span in run.spans if span.end > begin and span.start < end]
+    spans = sorted(run.spans, key=lambda span: span.start)
+    inside = [span for span in spans if span.end > begin and span.start < end]
     names = [name for name in _DOES if any(span.resource == name for span in inside)]
     slices = []
-    for span in _merged(inside):
+    for span in merged(inside):
         start, stop = max(begin, span.start), min(end, span.end)
         moved = span.nbytes * (stop - start) / (span.end - span.start)
         slices.append(
@@ -159,20 +160,3 @@ def simulated(run: simulate.Timeline, steps: int, cut: Cut) -> Timeline | None:
             )
         )
     return Timeline(tuple(names), tuple(slices), 1e6 * (end - begin))
-
-
-def _merged(spans: Sequence[simulate.Span]) -> list[simulate.Span]:
-    """Spans of one op on one resource that follow each other without a gap, as one."""
-    last: dict[str, int] = {}
-    merged: list[simulate.Span] = []
-    for span in spans:
-        at = last.get(span.resource)
-        if at is not None:
-            open_ = merged[at]
-            if open_.what == span.what and span.start - open_.end < 1e-10:
-                nbytes = open_.nbytes + span.nbytes
-                merged[at] = simulate.Span(span.resource, span.what, open_.start, span.end, nbytes)
-                continue
-        last[span.resource] = len(merged)
-        merged.append(span)
-    return merged

@@ -1,6 +1,6 @@
 // Operations per second over operations per byte, both on logarithmic scales.
 {
-  const W = 640, H = 330, LEFT = 76, RIGHT = 150, TOP = 16, BOTTOM = 42;
+  const W = Math.max(340, Math.min(640, $("roof").clientWidth)), H = 330, LEFT = 84, RIGHT = 146, TOP = 16, BOTTOM = 42;
   const points = report.rungs.map((rung) => ({
     name: rung.name,
     intensity: report.operations / rung.nbytes,
@@ -14,10 +14,10 @@
   const y0 = Math.log10(Math.min(lowest, roof(middle)) / 4), y1 = Math.log10(roof(10 ** x1) * 2);
   const x = (value) => LEFT + ((Math.log10(value) - x0) / (x1 - x0)) * (W - LEFT - RIGHT);
   const y = (value) => H - BOTTOM - ((Math.log10(value) - y0) / (y1 - y0)) * (H - TOP - BOTTOM);
-  const flops = (value) => value >= 1e3 ? `${number(value / 1e3)} TFLOP/s` : value >= 1 ? `${number(value)} GFLOP/s` : `${number(1e3 * value)} MFLOP/s`;
+  const flops = (value) => value >= 1e6 ? `${number(value / 1e6)} PFLOP/s` : value >= 1e3 ? `${number(value / 1e3)} TFLOP/s` : value >= 1 ? `${number(value)} GFLOP/s` : `${number(1e3 * value)} MFLOP/s`;
   const label = (text, attributes) => draw("text", attributes, text);
   const said = points.map((p) => `${p.name} ${flops(p.gflops)}`).join(", ");
-  const svg = draw("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `Roofline: ${said}; memory allows ${flops(roof(middle))}` });
+  const svg = draw("svg", { width: W, height: H, role: "img", "aria-label": `Roofline: ${said}; memory allows ${flops(roof(middle))}` });
   for (let power = Math.ceil(y0); power <= y1; power++) {
     svg.append(draw("line", { x1: LEFT, x2: W - RIGHT, y1: y(10 ** power), y2: y(10 ** power), stroke: "var(--line)" }));
     svg.append(label(flops(10 ** power), { x: LEFT - 6, y: y(10 ** power) + 4, "text-anchor": "end", class: "quiet" }));

@@ -38,6 +38,7 @@
     ["rung", (r) => r.name],
     ["time", (r) => 1e3 * r.ms, time],
     ["steps/s", (r) => 1e3 / r.ms, number],
+    ["over ops", (r) => report.rungs[0].ms / r.ms, (times) => `${number(times)} ×`],
     ["calls", (r) => r.calls, number],
     ["launches", (r) => r.launches, number],
     ["a launch", (r) => r.launch_us, or(time)],
