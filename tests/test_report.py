@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,12 +154,15 @@ def test_the_what_if_formula_agrees_with_the_simulation(predicted: Report) -> No
 def test_page_asks_nobody(report: Report) -> None:
     page = html(report)
     assert "default-src 'none'" in page
-    assert not re.search(r"""(src|href)\s*=\s*["']?(?!#|data:)""", re.sub(r"<script.*", "", page))
+    page = re.sub(r'id="data">.*?</script>', "", page, flags=re.S)
+    loads = re.findall(r"""\b(?:src|href)\s*=\s*["']?([^\s"'>]*)""", page)
+    assert loads
+    assert all(target.startswith(("#", "data:")) for target in loads)
     outside = [url for url in re.findall(r"https?://[^\s\"'<]+", page) if "w3.org" not in url]
     assert outside == []
     assert "fetch(" not in page
     assert "@import" not in page
-    assert "{{" not in re.sub(r'id="data">.*?</script>', "", page, flags=re.S)
+    assert "{{" not in page
 
 
 def test_page_holds_its_data(report: Report) -> None:
@@ -194,6 +198,14 @@ def browser() -> Iterator[object]:
         browser.close()
 
 
+def until(holds: Callable[[], bool]) -> None:
+    """The page's policy forbids the waiting that the browser's driver would inject."""
+    end = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_driving_the_page(
     browser: object, predicted: Report, tmp_path: Path, scheme: str, width: int
@@ -219,7 +231,7 @@ def test_driving_the_page(
         page.get_by_label("A launch costs").fill("0")
         assert "then" in page.locator("#bars").text_content()
         page.get_by_role("button", name="As it is").click()
-        page.wait_for_function("text => bars.textContent === text", arg=before)
+        until(lambda: page.locator("#bars").text_content() == before)
         # Tables sort, by the keyboard too.
         heading = page.locator("#rungs th button", has_text="steps/s")
         heading.focus()
@@ -229,13 +241,13 @@ def test_driving_the_page(
         assert page.locator("#rungs tbody td").first.text_content() != first
         assert page.locator("#rungs th[aria-sort=ascending]").text_content() == "steps/s"
         # Zooming changes the picture.
-        picture = "() => document.querySelector('canvas').toDataURL()"
-        whole = page.evaluate(picture)
+        picture = "document.querySelector('canvas').toDataURL()"
         page.locator("canvas").first.focus()
-        page.keyboard.press("+")
-        page.wait_for_function(f"whole => ({picture})() !== whole", arg=whole)
-        page.keyboard.press("0")
-        page.wait_for_function(f"whole => ({picture})() === whole", arg=whole)
+        seen = [page.evaluate(picture)]
+        for key in ("+", "ArrowRight", "0"):
+            page.keyboard.press(key)
+            until(lambda: page.evaluate(picture) not in seen)
+            seen.append(page.evaluate(picture))
         # A pass shows what was before, and after.
         page.locator("details").last.locator("summary").click()
         assert page.locator("details").last.locator("pre").count() == 2
