@@ -102,7 +102,7 @@ def predict(
     console = stdout()
     console.print(f"{predicted.model} on {hardware.title}")
     console.print()
-    console.print(table.prediction_table(predicted, hardware))
+    console.print(table.prediction_table(predicted))
     if values:
         console.print(
             f"With {draft}, {draft_tokens} tokens a round, {acceptance:.0%} right: "

@@ -30,7 +30,7 @@ class Costs:
     stage: float
     launch_short: float
     launch_long: float
-    short: float = 0.0
+    short: float = 5e-6
     long: float = 1e-4
 
     def launch(self, work: float) -> float:
@@ -40,16 +40,22 @@ class Costs:
         return self.launch_short + part * (self.launch_long - self.launch_short)
 
 
-def costs_of(hardware: Hardware, threads: int, nbytes: float) -> Costs:
-    """The costs that a description gives for a team that reads `nbytes` in each step."""
+def read_rate(hardware: Hardware, threads: int, nbytes: float) -> float:
+    """Bytes per second that threads read: of the last cache where half of it holds `nbytes`."""
     cached = nbytes < hardware.get("l3_size") / 2 and hardware.has("l3_bandwidth")
     name = "l3_bandwidth" if cached else "memory_bandwidth"
-    start = hardware.at("start", threads)
+    return hardware.at(name, threads)
+
+
+def costs_of(hardware: Hardware, threads: int, nbytes: float) -> Costs:
+    """The costs that a description gives for a team that reads `nbytes` in each step."""
+    long = hardware.at("start", threads)
+    short = hardware.at("start_short", threads) if hardware.has("start_short") else long
     return Costs(
-        stream=hardware.at(name, threads) * hardware.get("memory_share", 1.0),
+        stream=read_rate(hardware, threads, nbytes) * hardware.get("memory_share", 1.0),
         stage=hardware.at("stage_sync", threads),
-        launch_short=start,
-        launch_long=start,
+        launch_short=short,
+        launch_long=long,
     )
 
 

@@ -19,7 +19,7 @@ from hotloop.ir.verify import verify
 from hotloop.machine.hardware import Hardware
 from hotloop.machine.machine import Machine
 from hotloop.passes.library import library
-from hotloop.predict.cpu import costs_of, shape
+from hotloop.predict.cpu import costs_of, read_rate, shape
 from hotloop.report.counts import count
 from hotloop.util.errors import OutOfMemoryError, UsageError
 
@@ -94,8 +94,9 @@ class Programs:
 class Prediction:
     """A step's time on a machine.
 
-    `tok_s` counts the tokens of all sequences; `ms` is a step. `share` is the part of the machine's
-    peak bandwidth that the bytes of a step take. `calls` are those of a step in each schedule, and
+    `tok_s` counts the tokens of all sequences; `ms` is a step. `share` is the part of `peak` that
+    the bytes of a step take: all sockets' memory, or what a CPU's threads read of it or of its last
+    cache, where that holds the weights. `calls` are those of a step in each schedule, and
     `speedup_looped` is the time of the fused program over that of the looped one.
     """
 
@@ -107,6 +108,7 @@ class Prediction:
     tok_s: float
     ms: float
     share: float
+    peak: float
     calls: Mapping[str, int]
     speedup_looped: float
     bytes_per_token: float
@@ -138,8 +140,10 @@ def predict(
         for name in {schedule, "fused", "looped"}
     }
     seconds = times[schedule].seconds
-    sockets = hardware["sockets"]
-    step_bytes = times[schedule].streamed * sockets
+    step_bytes = times[schedule].streamed * hardware["sockets"]
+    peak = hardware["memory_bandwidth"] * hardware["sockets"]
+    if hardware.kind == "cpu":
+        peak = read_rate(hardware, programs.cores, step_bytes)
     return Prediction(
         model=programs.decoder.file.path.name,
         machine=hardware.name,
@@ -148,7 +152,8 @@ def predict(
         batch=batch,
         tok_s=batch / seconds,
         ms=1e3 * seconds,
-        share=step_bytes / seconds / (hardware["memory_bandwidth"] * sockets),
+        share=step_bytes / seconds / peak,
+        peak=peak,
         calls=programs.calls,
         speedup_looped=times["fused"].seconds / times["looped"].seconds,
         bytes_per_token=step_bytes / batch,

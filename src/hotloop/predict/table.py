@@ -3,23 +3,21 @@
 from rich import box
 from rich.table import Table
 
-from hotloop.machine.hardware import Hardware
 from hotloop.machine.quantity import show
 from hotloop.predict.prediction import Prediction
 
 
-def prediction_table(prediction: Prediction, hardware: Hardware) -> Table:
+def prediction_table(prediction: Prediction) -> Table:
     """What a step takes, and of what."""
     p = prediction
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_column()
-    peak = hardware["memory_bandwidth"] * hardware["sockets"]
     rows = [
         ("tokens per second", f"{p.tok_s:,.1f}", "" if p.batch == 1 else f"{p.batch} sequences"),
         ("a step", f"{p.ms:,.3f} ms", f"schedule {p.schedule}, context {p.context:,}"),
-        ("bandwidth", f"{100 * p.share:.1f}%", f"of {show(peak, 'rate')}, peak"),
+        ("bandwidth", f"{100 * p.share:.1f}%", f"of {show(p.peak, 'rate')}"),
         ("bytes per token", show(p.bytes_per_token, "size"), ""),
         ("weights", show(p.weight_bytes, "size"), ""),
         ("KV cache", show(p.kv_bytes, "size"), "of all positions and sequences"),
