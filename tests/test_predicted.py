@@ -9,6 +9,7 @@ from hotloop.bench import predicted
 from hotloop.bench.predicted import Outcome, Point, errors, hold
 from hotloop.cli.main import main
 from hotloop.compiler import SCHEDULES
+from hotloop.machine import host as machine_host
 from hotloop.util.errors import UsageError
 
 TINY = Path(__file__).parent / "data" / "tiny" / "llama"
@@ -25,18 +26,21 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick")
 def test_every_rung_of_every_point_is_measured_and_predicted() -> None:
     outcomes = hold([str(TINY)], [1, 2], rounds=2)
-    assert [(o.point.threads, o.point.position, o.rung) for o in outcomes] == [
-        (threads, position, rung)
+    points = [(o.point.threads, o.point.position, o.point.batch, o.rung) for o in outcomes]
+    assert points == [
+        (threads, position, batch, rung)
         for threads in (1, 2)
-        for position in (2, 24)
+        for position, batch in ((2, 1), (24, 1), (2, predicted.BATCH))
         for rung in SCHEDULES
     ]
     assert all(outcome.measured > 0 and outcome.predicted > 0 for outcome in outcomes)
-    assert [o.fitted for o in outcomes] == [o.point.position == 2 for o in outcomes]
+    fitted = [o.point.position == 2 and o.point.batch == 1 for o in outcomes]
+    assert [o.fitted for o in outcomes] == fitted
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_host, "available_threads", lambda: 1)
     assert main(["validate", "--measure", str(TINY), "--rounds", "1", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert {"median_error", "largest_error", "outcomes"} <= set(values)
@@ -54,7 +58,7 @@ def test_errors_are_those_of_what_was_predicted() -> None:
     ]
     assert errors(outcomes) == (pytest.approx(0.1), pytest.approx(0.5))
     assert errors(outcomes[:1]) == (0.0, 0.0)
-    assert str(point) == "m, 1 threads, position 16"
+    assert str(point) == "m, 1 threads, position 16, batch 1"
 
 
 def test_bad_requests() -> None:

@@ -71,14 +71,15 @@ def _measure(models: list[str], rounds: int, as_json: bool) -> None:
         }
         print(json.dumps(values, indent=2))
         return
-    columns = ("model", "threads", "position", "rung", "measured ms", "predicted ms", "error", "")
-    table = _table(columns, columns[1:3] + columns[4:7])
+    numbers = ("threads", "position", "batch", "measured ms", "predicted ms", "error")
+    table = _table(("model", *numbers[:3], "rung", *numbers[3:], ""), numbers)
     for each in outcomes:
         point = each.point
         table.add_row(
             point.model,
             str(point.threads),
             f"{point.position:,}",
+            str(point.batch),
             each.rung,
             f"{each.measured:.2f}",
             f"{each.predicted:.2f}",

@@ -161,7 +161,9 @@ def _cache_bytes(op: Op, types: Mapping[str, TensorType], load: Workload) -> flo
     if op.name not in _ATTENTION:
         return 0.0
     positions = min(load.context, int(dict(op.attrs).get("window", 0)) or load.context)
-    return sum(position_bytes(types[name]) for name in op.operands[1:3]) * positions * load.batch
+    each = sum(position_bytes(types[name]) for name in op.operands[1:3]) * positions
+    rows = types[op.operands[0]].shape[0] if op.name == "attend" else 1  # of sequences of their own
+    return each * rows * load.batch
 
 
 def position_bytes(cache: TensorType) -> float:
