@@ -22,13 +22,13 @@ from hotloop.backends.dataflow.simulate import (
     Timeline,
     simulate,
 )
-from hotloop.backends.dataflow.work import Workload
+from hotloop.backends.dataflow.work import Work, Workload, kernel_work
 from hotloop.compiler import compile_graph
 from hotloop.frontends.config_only import open_bundled
 from hotloop.frontends.decoder import Step
 from hotloop.ir.builder import GraphBuilder
 from hotloop.ir.interp import run_graph
-from hotloop.ir.program import Program
+from hotloop.ir.program import Call, Program
 from hotloop.ir.types import tensor
 from hotloop.ir.verify import verify
 from hotloop.machine.hardware import Hardware
@@ -340,3 +340,56 @@ def test_the_clock_is_that_of_a_queue_of_events(
     tiles = [(nbytes / count, seconds)] * (count * layers)
     expected = events(tiles, machine["onchip_size"] * (1 + 1e-12), bandwidth, latency, begin)
     assert run_.executed[-1][1] == pytest.approx(expected, rel=1e-9)
+
+
+# Tensor parallelism ------------------------------------------------------------------------------
+
+
+def works(model: str, sockets: int) -> list[Work]:
+    """The ops of a whole step on one of so many sockets, from the program of one op per call."""
+    found: list[Work] = []
+    split: set[str] = set()
+    timed = program(model, "ops")
+    stored = {value.name: value.type for value in timed.weights}
+    for call in timed.body:
+        assert isinstance(call, Call)
+        names = dict(zip((p.name for p in call.kernel.params), call.args, strict=True))
+        weights = {name: stored[arg] for name, arg in names.items() if arg in stored}
+        halves = frozenset(name for name, arg in names.items() if arg in split)
+        made, left = kernel_work(call.kernel, weights, halves, sockets, SHORT)
+        found += made
+        pairs = zip(call.kernel.results, call.results, strict=True)
+        split |= {outer for inner, outer in pairs if inner in left}
+    return found
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen2.5-0.5b", "mixtral-8x7b"])
+def test_sockets_share_all_bytes_and_operations_of_products(model: str) -> None:
+    alone, shared = works(model, 1), works(model, 8)
+    for one, eighth in zip(alone, shared, strict=True):
+        if one.op.name in ("linear", "attend", "expert_linear", "expert_mix"):
+            assert eighth.streamed == pytest.approx(one.streamed / 8)
+            assert eighth.operations == pytest.approx(one.operations / 8)
+    assert not any(work.gathered or work.reduced for work in alone)
+
+
+def test_a_layer_has_two_sums_over_the_sockets() -> None:
+    shared = works("llama-3.1-8b", 8)
+    sums = [work for work in shared if work.reduced]
+    assert len(sums) == 2 * 32
+    assert all(work.op.name == "linear" for work in sums)
+    assert sums[0].reduced == pytest.approx(2 * 4096 * 2 * 7 / 8)
+    assert [work.op.name for work in shared if work.gathered] == ["sample"]
+
+
+def test_a_mixture_reads_the_experts_that_tokens_choose() -> None:
+    whole = sum(work.streamed for work in works("mixtral-8x7b", 1))
+    timed = program("mixtral-8x7b", "fused")
+    everything = sum(value.type.nbytes for value in timed.weights)
+    assert 0.25 < whole / everything < 0.32  # two experts of eight, and what all tokens share
+    one, many = (
+        run("mixtral-8x7b", "looped", find("sn40l-x16"), Workload(4096, batch)).streamed
+        for batch in (1, 32)
+    )
+    cache = 31 * 2**29 / 16  # of the other sequences
+    assert 3 * one < many - cache < 4 * one

@@ -255,14 +255,13 @@ class _Run:
             (ready[name] + sync * (name in work.waits) for name in op.operands if name in ready),
             default=0.0,
         )
-        gather = work.exchanged and not op.name.endswith(("linear", "mix"))
-        if gather:
-            inputs = self.exchange(inputs, work, kernel)
+        label = f"@{kernel} {op.name}"
+        if work.gathered:
+            inputs = self.exchange(inputs, work.gathered, label)
         tiles = min(TILES, max(1, ceil(work.streamed / TILE_BYTES)))
         seconds = max(
             work.operations / h["compute"], (work.moved + work.streamed) / h["onchip_bandwidth"]
         )
-        label = f"@{kernel} {op.name}"
         started, done = 0.0, inputs
         for tile in range(tiles):
             there = self.transfer(work.streamed / tiles, label) if work.streamed else 0.0
@@ -273,8 +272,8 @@ class _Run:
                 self.waiting.append((done, work.streamed / tiles))
             self.span("units", label, start, done)
             started = start if tile == 0 else started
-        if work.exchanged and not gather:
-            done = self.exchange(done, work, kernel)
+        if work.reduced:
+            done = self.exchange(done, work.reduced, label)
         self.executed.append((started, done))
         self.end = max(self.end, done)
         if op.result:
@@ -302,7 +301,7 @@ class _Run:
             end = max(end, self.second_free)
         return end + self.hardware["memory_latency"]
 
-    def exchange(self, at: float, work: Work, kernel: str) -> float:
+    def exchange(self, at: float, nbytes: float, label: str) -> float:
         """Make a value whole on all sockets; by a call of its own where it is not streamed."""
         h = self.hardware
         if not self.mode.streamed:
@@ -310,8 +309,8 @@ class _Run:
             at += h["host_call"] if self.mode.software else 0.0
             self.launches += 1
         at = max(at, self.link_free)
-        end = at + h["link_latency"] + work.exchanged / h["link_bandwidth"]
-        self.span("link", f"@{kernel} {work.op.name}", at, end, work.exchanged)
+        end = at + h["link_latency"] + nbytes / h["link_bandwidth"]
+        self.span("link", label, at, end, nbytes)
         self.link_free = end
         return end
 

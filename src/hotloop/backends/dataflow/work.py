@@ -49,15 +49,16 @@ class Workload:
 class Work:
     """One op on one socket.
 
-    `streamed` are its bytes of weights and cache, `moved` those of its activations, `exchanged`
-    those that a socket sends to make its result, or its inputs, whole.
+    `streamed` are its bytes of weights and cache, `moved` those of its activations; a socket sends
+    `gathered` bytes to make its inputs whole, and `reduced` to make its result whole.
     """
 
     op: Op
     streamed: float
     operations: float
     moved: float
-    exchanged: float
+    gathered: float
+    reduced: float
     waits: tuple[str, ...]
     """Operands that must be complete, not only their first rows."""
 
@@ -98,15 +99,16 @@ def _op_work(
     inputs = [name for name in op.operands if name not in weights]
     split_inputs = [name for name in inputs if name in layout]
     result = op.result.type if op.result else None
-    exchanged, halves = 0.0, False
+    gathered, reduced, halves = 0.0, 0.0, False
     if op.name in PRODUCTS:
         halves = op.operands[0] not in layout
         if not halves and result:
-            exchanged = 2 * _wire(result, load)
+            reduced = 2 * _wire(result, load)
     elif op.name in _ATTENTION or (split_inputs and _row_by_row(op)):
         halves = True
     elif split_inputs:
-        exchanged = sum(_wire(types[name], load) for name in split_inputs)
+        gathered = sum(_wire(types[name], load) for name in split_inputs)
+        layout.difference_update(split_inputs)
     shared = 1 if op.name in _LOOKUPS else sockets
     part = sockets if halves or op.name in PRODUCTS else 1
     moved = sum(types[name].nbytes for name in inputs if name in types and not _is_state(name, op))
@@ -116,7 +118,8 @@ def _op_work(
         streamed=streamed / shared,
         operations=_operations(op, types, load) / part,
         moved=moved * load.rows / part,
-        exchanged=exchanged * (sockets - 1) / sockets,
+        gathered=gathered * (sockets - 1) / sockets,
+        reduced=reduced * (sockets - 1) / sockets,
         waits=tuple(name for i, name in enumerate(op.operands) if i not in OPS[op.name].aligned),
     )
     return work, halves and sockets > 1
