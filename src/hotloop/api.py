@@ -394,18 +394,20 @@ class Model:
             raise UsageError("values can be seen between launches only: load with schedule='ops'.")
         return self._session.trace(self._ids(list(ids)))
 
-    def batch(self, rows: int, pages: int | None = None) -> BatchExecutor:
+    def batch(
+        self, rows: int, pages: int | None = None, schedule: str | None = None
+    ) -> BatchExecutor:
         """An executor for up to `rows` sequences at a time, on these weights and threads.
 
-        Its cache has `pages` pages (None: as many as all rows can fill). It and this model take
-        turns at the threads.
+        Its cache has `pages` pages (None: as many as all rows can fill); `schedule` is its rung
+        (None: this model's). It and this model take turns at the threads.
         """
         if rows < 1:
             raise UsageError(f"a batch of {rows} is not possible; it must be at least 1.")
         return BatchExecutor(
             self.decoder,
             self._step,
-            self.schedule,
+            schedule or self.schedule,
             self._weights,
             self._team,
             rows,

@@ -8,7 +8,6 @@ minute to minute.
 """
 
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -20,7 +19,6 @@ from hotloop.backends.dataflow.work import Workload
 from hotloop.bench.prompts import sample_ids
 from hotloop.compiler import SCHEDULES, compile_graph
 from hotloop.frontends.decoder import Step
-from hotloop.ir.program import Program
 from hotloop.machine.host import host
 from hotloop.predict.cpu import fit, shape
 from hotloop.runtime.executor import Row
@@ -67,30 +65,24 @@ class Outcome:
         return self.predicted / self.measured - 1
 
 
-#: Decodes so many tokens, of each sequence; the seconds that it took.
-Decode = Callable[[int], float]
-
-
 class _Station:
-    """A point: how each rung decodes there, its program, and the read that goes along."""
+    """A point with its rungs, and the read that goes along."""
 
-    def __init__(
-        self, point: Point, rungs: dict[str, tuple[Decode, Program]], probe: ReadProbe
-    ) -> None:
+    def __init__(self, point: Point, rungs: dict[str, "_Rung"], probe: ReadProbe) -> None:
         self.point = point
         self.probe = probe
         self.rungs = rungs
-        self.samples: dict[str, list[float]] = {rung: [] for rung in rungs}
+        self.samples: dict[str, list[float]] = {name: [] for name in rungs}
         self.reads: list[float] = []
-        first = min(decode(LEAST_TOKENS) for decode, _ in rungs.values()) / LEAST_TOKENS
+        first = min(rung.decode(point.position, LEAST_TOKENS) for rung in rungs.values())
         self.tokens = min(MOST_TOKENS, max(LEAST_TOKENS, int(SECONDS / first)))
         middle = Workload(point.position + self.tokens // 2)
-        self.shapes = {rung: shape(program, middle) for rung, (_, program) in rungs.items()}
+        self.shapes = {name: shape(rung.program, middle) for name, rung in rungs.items()}
 
     def measure(self) -> None:
         self.reads.append(self.probe.gbps() * 1e9)
-        for rung, (decode, _) in self.rungs.items():
-            self.samples[rung].append(decode(self.tokens) / self.tokens)
+        for name, rung in self.rungs.items():
+            self.samples[name].append(rung.decode(self.point.position, self.tokens))
 
     @property
     def measured(self) -> dict[str, float]:
@@ -125,45 +117,41 @@ def hold(
 def _stations(names: Sequence[str], threads: Sequence[int], stack: ExitStack) -> Iterator[_Station]:
     for name in names:
         for count in threads:
-            base = stack.enter_context(load(name, threads=count, context=LONG + 2 * MOST_TOKENS))
+            model = stack.enter_context(load(name, threads=count, context=LONG + 2 * MOST_TOKENS))
             team = Team(count)
             stack.callback(team.close)
-            nbytes = shape(base.program, Workload(SHORT)).nbytes
+            nbytes = shape(model.program, Workload(SHORT)).nbytes
             probe = ReadProbe(int(nbytes), team)
-            for position in (SHORT, LONG):
-                # Models of its own: each keeps its prompt in its cache from round to round.
-                rungs = {rung: _alone(base.with_schedule(rung), position) for rung in SCHEDULES}
-                yield _Station(Point(base.path.name, count, position), rungs, probe)
-            if name == names[0]:
-                rungs = {rung: _together(base.with_schedule(rung), stack) for rung in SCHEDULES}
-                yield _Station(Point(base.path.name, count, SHORT, BATCH), rungs, probe)
+            for batch in (1, BATCH) if name == names[0] else (1,):
+                rungs = {rung: _Rung(model, batch, rung) for rung in SCHEDULES}
+                for rung in rungs.values():
+                    stack.callback(rung.executor.close)
+                for position in (SHORT, LONG) if batch == 1 else (SHORT,):
+                    yield _Station(Point(model.path.name, count, position, batch), rungs, probe)
 
 
-def _alone(model: Model, position: int) -> tuple[Decode, Program]:
-    """Decode one sequence from a position on."""
-    ids = sample_ids(model.config.vocab, position)
-    return lambda tokens: model.time_decode(ids, tokens), model.program
+class _Rung:
+    """A rung for so many sequences: it decodes from any position on, without a prompt.
 
+    What the cache holds there makes no difference to the time.
+    """
 
-def _together(model: Model, stack: ExitStack) -> tuple[Decode, Program]:
-    """Decode `BATCH` sequences from the short position on; what their caches hold is no matter."""
-    executor = model.batch(BATCH)
-    stack.callback(executor.close)
-    ids = sample_ids(model.config.vocab, SHORT)
-    each = executor.pages // BATCH
-    rows = [
-        Row(ids, len(ids), model.context, list(range(at * each, (at + 1) * each)), Sampling())
-        for at in range(BATCH)
-    ]
+    def __init__(self, model: Model, batch: int, rung: str) -> None:
+        self.executor = model.batch(batch, schedule=rung)
+        self.batch = batch
+        self.limit = model.context
+        self.vocab = model.config.vocab
+        step = Step(batch, model.context, model.activations, batch=True)
+        graph = model.decoder.graph(step)
+        self.program = compile_graph(graph, host(model.threads), rung).program
 
-    def decode(tokens: int) -> float:
-        started = time.perf_counter()
-        executor.decode(rows, tokens, lambda new: True)
-        return time.perf_counter() - started
-
-    step = Step(BATCH, model.context, model.activations, batch=True)
-    compiled = compile_graph(model.decoder.graph(step), host(model.threads), model.schedule)
-    return decode, compiled.program
+    def decode(self, position: int, tokens: int) -> float:
+        """Seconds that a step takes, of `tokens` steps from `position` on."""
+        ids = sample_ids(self.vocab, position)
+        each = self.executor.pages // self.batch
+        tables = [list(range(at * each, (at + 1) * each)) for at in range(self.batch)]
+        rows = [Row(ids, len(ids), self.limit, table, Sampling()) for table in tables]
+        return self.executor.time_decode(rows, tokens) / tokens
 
 
 def _outcomes(stations: Sequence[_Station]) -> Iterator[Outcome]:
