@@ -24,28 +24,34 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_every_rung_of_every_point_is_measured_and_predicted() -> None:
-    outcomes = hold([str(TINY)], [1, 2], rounds=2)
-    points = [(o.point.threads, o.point.position, o.point.batch, o.rung) for o in outcomes]
-    assert points == [
-        (threads, position, batch, rung)
-        for threads in (1, 2)
-        for position, batch in ((2, 1), (24, 1), (2, predicted.BATCH))
-        for rung in SCHEDULES
-    ]
-    assert all(outcome.measured > 0 and outcome.predicted > 0 for outcome in outcomes)
-    fitted = [o.point.position == 2 and o.point.batch == 1 for o in outcomes]
-    assert [o.fitted for o in outcomes] == fitted
-
-
-@pytest.mark.usefixtures("quick")
-def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rung_of_every_point_is_measured_and_predicted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(machine_host, "available_threads", lambda: 1)
     assert main(["validate", "--measure", str(TINY), "--rounds", "1", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
-    assert {"median_error", "largest_error", "outcomes"} <= set(values)
-    assert main(["validate", "--measure", str(TINY), "--rounds", "1"]) == 0
-    assert "Held out: median error" in capsys.readouterr().out
+    assert values["largest_error"] >= values["median_error"] >= 0
+    outcomes = values["outcomes"]
+    places = [(o["point"]["position"], o["point"]["batch"], o["rung"]) for o in outcomes]
+    assert places == [
+        (position, batch, rung)
+        for position, batch in ((2, 1), (24, 1), (2, predicted.BATCH))
+        for rung in SCHEDULES
+    ]
+    assert all(o["measured"] > 0 and o["predicted"] > 0 for o in outcomes)
+    assert [o["fitted"] for o in outcomes] == [place[:2] == (2, 1) for place in places]
+
+
+def test_the_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [
+        Outcome(Point("m", 2, 16), "tokens", 2.0, 2.0, True),
+        Outcome(Point("m", 2, 512), "tokens", 2.0, 2.2, False),
+    ]
+    monkeypatch.setattr(predicted, "hold", lambda *arguments: made)
+    assert main(["validate", "--measure", "m"]) == 0
+    out = capsys.readouterr().out
+    assert "+10%" in out
+    assert "Held out: median error 10%, largest 10%." in out
 
 
 def test_errors_are_those_of_what_was_predicted() -> None:
