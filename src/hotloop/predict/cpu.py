@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from hotloop.backends.dataflow.work import Workload, kernel_work
 from hotloop.ir.program import Item, Program
-from hotloop.ir.types import TensorType
 from hotloop.machine.hardware import Hardware
 from hotloop.report.counts import executed
 
@@ -84,24 +83,24 @@ class Shape:
 
 def shape(program: Program, load: Workload) -> Shape:
     """The shape of one step of `program`."""
-    weights = {value.name: value.type for value in program.weights}
     if program.launch == "program":
-        return Shape((_counted(program.body, weights, load),))
-    return Shape(tuple(_counted((item,), weights, load) for item in program.body))
+        return Shape((_counted(program, program.body, load),))
+    return Shape(tuple(_counted(program, (item,), load) for item in program.body))
 
 
-def _counted(
-    body: tuple[Item, ...], weights: Mapping[str, TensorType], load: Workload
-) -> tuple[float, int]:
+def _counted(program: Program, body: tuple[Item, ...], load: Workload) -> tuple[float, int]:
     """Bytes and stages of one pass through a body."""
+    weights = {value.name: value.type for value in program.weights}
+    constants = {each.value.name: each.number for each in program.constants}
     nbytes, stages = 0.0, 0
     known: dict[tuple[object, ...], float] = {}
     for call, args in executed(body, {}):
-        params = (param.name for param in call.kernel.params)
-        held = {n: weights[arg] for n, arg in zip(params, args, strict=True) if arg in weights}
-        key = (call.kernel, tuple(held.items()))
+        pairs = list(zip((param.name for param in call.kernel.params), args, strict=True))
+        held = {name: weights[outer] for name, outer in pairs if outer in weights}
+        numbers = {name: constants[outer] for name, outer in pairs if outer in constants}
+        key = (call.kernel, tuple(held.items()), tuple(numbers.items()))
         if key not in known:
-            work, _ = kernel_work(call.kernel, held, frozenset(), 1, load)
+            work, _ = kernel_work(call.kernel, held, frozenset(), 1, load, numbers)
             known[key] = sum(part.streamed for part in work)
         nbytes += known[key]
         stages += len(call.kernel.stages)

@@ -140,6 +140,7 @@ class _Run:
     def __post_init__(self) -> None:
         h = self.hardware
         self.weights = {value.name: value.type for value in self.program.weights}
+        self.constants = {each.value.name: each.number for each in self.program.constants}
         self.sockets = int(h["sockets"])
         self.bandwidth = h["memory_bandwidth"] * h["memory_share"]
         self.second = h.get("second_bandwidth")
@@ -241,9 +242,11 @@ class _Run:
         stored = self.weights
         weights = {name: stored[outside] for name, outside in args.items() if outside in stored}
         split = frozenset(name for name, outside in args.items() if outside in self.split)
-        key = (kernel, tuple(weights.items()), split)
+        known = self.constants
+        numbers = {name: known[outside] for name, outside in args.items() if outside in known}
+        key = (kernel, tuple(weights.items()), split, tuple(numbers.items()))
         if key not in self.work:
-            self.work[key] = kernel_work(kernel, weights, split, self.sockets, self.load)
+            self.work[key] = kernel_work(kernel, weights, split, self.sockets, self.load, numbers)
         return self.work[key]
 
     # Ops -----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ The KV cache is split over heads, and over positions where there are more socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 
 from hotloop.ir.graph import Op
 from hotloop.ir.ops import OPS
@@ -29,6 +30,8 @@ _ATTENTION = ("attend", "attention")
 _BY_PARTS = ("combine", "quantise")
 #: Bytes that an activation takes between sockets: bf16.
 WIRE_BYTES = 2
+#: A call none of whose arguments is a constant.
+NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -69,17 +72,18 @@ def kernel_work(
     split: frozenset[str],
     sockets: int,
     load: Workload,
+    numbers: Mapping[str, float] = NO_NUMBERS,
 ) -> tuple[tuple[Work, ...], frozenset[str]]:
     """The work of a call, op by op, and which of the kernel's results are split.
 
     `weights` are the params that hold weights, with the types that those have; `split` the params
-    that hold split values.
+    that hold split values; `numbers` those of the params that are constants.
     """
     layout = set(split)
     types = {**kernel.types, **weights}
     work = []
     for op in kernel.ops:
-        made, halves = _op_work(op, types, weights, layout, sockets, load)
+        made, halves = _op_work(op, types, weights, layout, sockets, load, numbers)
         work.append(made)
         if halves and op.result:
             layout.add(op.result.name)
@@ -93,9 +97,10 @@ def _op_work(
     layout: set[str],
     sockets: int,
     load: Workload,
+    numbers: Mapping[str, float],
 ) -> tuple[Work, bool]:
     streamed = sum(_weight_bytes(op, name, types, load) for name in op.operands if name in weights)
-    streamed += _cache_bytes(op, types, load)
+    streamed += _cache_bytes(op, types, load, numbers)
     inputs = [name for name in op.operands if name not in weights]
     split_inputs = [name for name in inputs if name in layout]
     result = op.result.type if op.result else None
@@ -159,11 +164,16 @@ def _touched(experts: int, slots: Sequence[int], rows: int) -> float:
     return float(1 - (1 - chosen / experts) ** tokens)
 
 
-def _cache_bytes(op: Op, types: Mapping[str, TensorType], load: Workload) -> float:
-    """Keys and values of all positions, of each sequence once."""
+def _cache_bytes(
+    op: Op, types: Mapping[str, TensorType], load: Workload, numbers: Mapping[str, float]
+) -> float:
+    """Keys and values of all positions that the op sees, of each sequence once."""
     if op.name not in _ATTENTION:
         return 0.0
-    positions = min(load.context, int(dict(op.attrs).get("window", 0)) or load.context)
+    window = dict(op.attrs).get("window", 0)
+    for attr, param in op.scalars:
+        window = numbers.get(param, window) if attr == "window" else window
+    positions = min(load.context, int(window) or load.context)
     each = sum(position_bytes(types[name]) for name in op.operands[1:3]) * positions
     rows = types[op.operands[0]].shape[0] if op.name == "attend" else 1  # of sequences of their own
     return each * rows * load.batch
