@@ -21,13 +21,19 @@ PAGE = Path(__file__).parents[1] / "docs" / "loops.md"
 PATTERN = re.compile(r"(<!-- loops -->\n)(.*?)(\nThe table is made by)", re.DOTALL)
 
 #: Models of which the published config is used, and tiny ones that are files.
-BUNDLED = ("llama-3.1-8b", "gemma-2-9b", "gemma-3-1b", "mixtral-8x7b", "qwen3-8b")
+BUNDLED = (
+    "llama-3.1-8b",
+    "gemma-2-9b",
+    "gemma-3-1b",
+    "mixtral-8x7b",
+    "qwen3-8b",
+    "gpt-oss-120b",
+    "deepseek-r1",
+)
 TINY = (
     "smollm3",
     "cohere2",
     "exaone4",
-    "gpt_oss",
-    "deepseek_v3",
     "granitemoe",
     "olmoe",
     "qwen2_moe",

@@ -62,7 +62,7 @@ def _without_weights(path: Path, config: dict[str, object], weights: str | None)
         made,
         tensors={
             name: _empty(name, format, weight.type.shape)
-            if len(weight.type.shape) > (2 if only_experts else 1)
+            if len(weight.type.shape) > (2 if only_experts else 1) and not name.endswith(".bias")
             else weight
             for name, weight in made.tensors.items()
         },
