@@ -100,14 +100,17 @@ def middle_layers(program: Program, layers: int = LAYERS) -> Cut:
 
 
 def measured(program: Program, events: Events, cut: Cut) -> Timeline:
-    """The middle token of a profiled run's events [threads, n], a lane for each thread.
+    """A token of a profiled run's events [threads, n], a lane for each thread.
+
+    It is the one that took the median time: the system interrupts some.
 
     The weights of a stage count as read during `work`, for each thread by its tiles: what was
     prefetched before comes a little earlier than it is shown.
     """
     places = sites(program)
     passes = by_token(program, events)
-    row = passes[:, passes.shape[1] // 2]
+    took = passes["end"].max(axis=(0, 2)) - passes["start"].min(axis=(0, 2))
+    row = passes[:, np.argsort(took, kind="stable")[(len(took) - 1) // 2]]
     ops = [len(s.ops) for call, _ in executed(program.body, {}) for s in call.kernel.stages]
     ends = np.cumsum(ops) / sum(ops)
     begins = np.concatenate(([0.0], ends[:-1]))

@@ -10,8 +10,9 @@
   const knee = report.gflops ? report.gflops / report.gbps : 4 * middle;
   const x0 = Math.log10(Math.min(middle, knee) / 6), x1 = Math.log10(Math.max(middle, knee) * 6);
   const roof = (intensity) => Math.min(report.gflops ?? Infinity, intensity * report.gbps);
-  const lowest = Math.min(...points.map((point) => point.gflops));
-  const y0 = Math.log10(Math.min(lowest, roof(middle)) / 4), y1 = Math.log10(roof(10 ** x1) * 2);
+  const reached = points.map((point) => point.gflops);
+  const lowest = Math.min(...reached), highest = Math.max(...reached);
+  const y0 = Math.log10(Math.min(lowest, roof(middle)) / 4), y1 = Math.log10(Math.max(roof(10 ** x1), highest) * 2);
   const x = (value) => LEFT + ((Math.log10(value) - x0) / (x1 - x0)) * (W - LEFT - RIGHT);
   const y = (value) => H - BOTTOM - ((Math.log10(value) - y0) / (y1 - y0)) * (H - TOP - BOTTOM);
   const flops = (value) => value >= 1e6 ? `${number(value / 1e6)} PFLOP/s` : value >= 1e3 ? `${number(value / 1e3)} TFLOP/s` : value >= 1 ? `${number(value)} GFLOP/s` : `${number(1e3 * value)} MFLOP/s`;

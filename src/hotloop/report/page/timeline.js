@@ -85,7 +85,7 @@
     pen.fillStyle = colour("quiet");
     const mark = report.lane_gbps <= top ? report.lane_gbps : top;
     pen.fillText(rate(mark), 0, y(mark) + 4);
-    pen.fillText("0", 0, y(0));
+    if (y(0) - y(mark) > 16) pen.fillText("0", 0, y(0));
     // lanes
     for (const [lane, , kind, start, length] of line.slices) {
       const x = at(start), end = at(start + length);
