@@ -248,6 +248,7 @@ def test_driving_the_page(
             page.keyboard.press(key)
             until(lambda: page.evaluate(picture) not in seen)
             seen.append(page.evaluate(picture))
+        assert page.locator("summary", has_text="lift").text_content() == "lift changed nothing"
         # A pass shows what was before, and after.
         page.locator("details").last.locator("summary").click()
         assert page.locator("details").last.locator("pre").count() == 2

@@ -14,8 +14,9 @@
     const before = report.passes[i];
     const lines = view.text.split("\n").length + view.left_out;
     const was = before.text.split("\n").length + before.left_out;
+    const same = view.text === before.text && was === lines;
     const summary = make("summary", {}, make("b", {}, view.name), " ",
-      make("span", { class: "quiet" }, `${number(was, 9)} lines → ${number(lines, 9)}`));
+      make("span", { class: "quiet" }, same ? "changed nothing" : `${number(was, 9)} lines → ${number(lines, 9)}`));
     const remarks = make("ul", { class: "remarks" },
       ...view.remarks.map((r) => make("li", { class: r.kind }, `${r.kind === "missed" ? "could not: " : ""}${r.where}: ${r.text}`)));
     const panes = make("div", { class: "panes" });
