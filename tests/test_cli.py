@@ -107,6 +107,7 @@ def test_run_passes_everything_on(model: FakeModel, shell: Shell) -> None:
         "schedule": "fused",
         "activations": "f32",
         "context": 99,
+        "quantize": None,
     }
     ((_, messages, sampling),) = model.asked
     assert messages == [{"role": "user", "content": "Hi"}]

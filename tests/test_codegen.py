@@ -115,8 +115,8 @@ def test_buffers_at_uneven_distances_are_found_by_a_table() -> None:
     assert moved.offsets != place_weights(graph).offsets
     program = compile_graph(graph, MACHINE, "tokens").program
     text = str(generate(program, moved, place_states(graph), place_work(program), host()).module)
-    assert "shifts" in text
-    assert "shifts" not in module_text(graph, program, host())
+    assert "in.turn" in text
+    assert "in.turn" not in module_text(graph, program, host())
     assert expected
 
 

@@ -32,7 +32,7 @@ def test_ir_prints_programs_that_parse_back(shell: Shell) -> None:
 
 def test_ir_names_the_passes_where_one_is_wrong(shell: Shell) -> None:
     assert shell("ir", TINY, "--after", "pipelin") == 2
-    assert "its passes are fuse, loop, pipeline" in shell.err
+    assert "its passes are fuse, lift, loop, pipeline" in shell.err
     assert shell("ir", TINY, "--schedule", "ops", "--after", "fuse") == 2
     assert "its passes are lower, memory, partition" in shell.err
 

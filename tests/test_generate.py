@@ -187,7 +187,7 @@ def test_loads_that_cannot_be(
 def test_text_needs_a_tokenizer(model: Model) -> None:
     with pytest.raises(UnsupportedError, match="no tokenizer"):
         model.generate("text")
-    with pytest.raises(UnsupportedError, match="no tokenizer"):
+    with pytest.raises(UnsupportedError, match="no chat template"):
         model.chat([{"role": "user", "content": "text"}])
 
 

@@ -114,6 +114,13 @@ def _period(v: dict[str, Array]) -> list[Array]:
     return [x]
 
 
+def _varied(v: dict[str, Array]) -> list[Array]:
+    x = v["x"]
+    for i, eps in enumerate((0.5, 0.5, 2.0, 2.0)):
+        x = x + _norm(x, v[f"norm.{i}"], eps) @ v[f"w.{i}"].T
+    return [x]
+
+
 def _prompt(v: dict[str, Array]) -> list[Array]:
     n = _norm(v["x"], v["norm"])
     scale = np.abs(n).max(axis=-1, keepdims=True) / np.float32(127)
@@ -127,6 +134,7 @@ def _launches(v: dict[str, Array]) -> list[Array]:
 
 
 _UNROLLED = {
+    "varied": _varied,
     "small": _small,
     "alternating": _alternating,
     "period": _period,

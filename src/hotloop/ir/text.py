@@ -27,6 +27,8 @@ from hotloop.ir.program import Call, Item, Kernel, Loop, LoopArg, Part, Program,
 
 #: Lines are broken to stay within this, indentation not counted.
 _WIDTH = 92
+#: So for ops, which stand deepest.
+_OP_WIDTH = 90
 
 
 def text(thing: Graph | Kernel | Program) -> str:
@@ -39,7 +41,8 @@ def text(thing: Graph | Kernel | Program) -> str:
 
 
 def print_graph(graph: Graph) -> str:
-    body = _declarations(graph) + [_op(op) for op in graph.ops] + _results(graph)
+    ops = [line for op in graph.ops for line in _op(op)]
+    body = _declarations(graph) + ops + _results(graph)
     return _join(_block(f"graph @{graph.name}", body))
 
 
@@ -131,15 +134,18 @@ def _attr(value: Attr) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def _op(op: Op) -> str:
+def _op(op: Op, head: str = "") -> list[str]:
+    """The op after `head`; what follows the operands on a line of its own where too long."""
     line = f"{op.name}({', '.join(f'%{name}' for name in op.operands)})"
     attrs = [(name, _attr(value)) for name, value in op.attrs]
     attrs += [(attr, f"%{name}") for attr, name in op.scalars]
-    if attrs:
-        line += " {" + ", ".join(f"{name}={value}" for name, value in attrs) + "}"
+    rest = " {" + ", ".join(f"{name}={value}" for name, value in attrs) + "}" if attrs else ""
     if op.result:
-        line = f"%{op.result.name} = {line} : {op.result.type}"
-    return line
+        line = f"%{op.result.name} = {line}"
+        rest += f" : {op.result.type}"
+    if len(head + line + rest) <= _OP_WIDTH:
+        return [head + line + rest]
+    return [head + line, f"   {rest}"]
 
 
 def _kernel(kernel: Kernel) -> list[str]:
@@ -155,14 +161,14 @@ def _stage(stage: Stage) -> list[str]:
     if stage.after:
         head += " after " + ", ".join(f"%{name}" for name in stage.after)
     head += " barrier" * stage.barrier + " prefetch" * stage.prefetch
-    body = [f"each {_op(op)}" for op in stage.each]
+    body = [line for op in stage.each for line in _op(op, "each ")]
     for part in stage.parts:
         body += _part(part)
     return _block(head, body)
 
 
 def _part(part: Part) -> list[str]:
-    return _block(f"part tile {part.tile}", map(_op, part.ops))
+    return _block(f"part tile {part.tile}", [line for op in part.ops for line in _op(op)])
 
 
 # Calls and loops ---------------------------------------------------------------------------------
