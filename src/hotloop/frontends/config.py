@@ -7,6 +7,7 @@ adds what is its own (`dataclasses.replace`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from reprlib import repr as brief  # what a file says may be long
 
 from hotloop.frontends.model_file import D, ModelFile, T
 from hotloop.frontends.rope import Rope, no_rope, read_rope
@@ -115,7 +116,9 @@ class Fields:
         """Raise `UnsupportedError` where a Hugging Face key has another than the given value."""
         for key, wanted in {} if self.gguf else values.items():
             if (found := self.file.metadata.get(key, wanted)) != wanted:
-                raise UnsupportedError(f"{self.file.path}: {key} is {found!r}, not {wanted!r}.")
+                raise UnsupportedError(
+                    f"{self.file.path}: {key} is {brief(found)}, not {wanted!r}."
+                )
 
 
 def read_config(

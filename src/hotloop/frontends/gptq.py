@@ -11,6 +11,7 @@ packed in int32, 32 / bits to a word from its lowest bits on:
 """
 
 from collections.abc import Mapping
+from reprlib import repr as brief  # what a file says may be long
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,9 @@ def gptq_weight(module: str, parts: Mapping[str, Stored], config: Mapping[str, A
     awq = config["quant_method"] == "awq"
     bits: int = config.get("bits", 0)
     if bits not in ((4,) if awq else (4, 8)):
-        raise UnsupportedError(f"{module} is quantised to {bits!r} bits; hotloop reads 4 and 8.")
+        raise UnsupportedError(
+            f"{module} is quantised to {brief(bits)} bits; hotloop reads 4 and 8."
+        )
     version = str(config.get("version", "gemm")).lower()
     if awq and version != "gemm":
         raise UnsupportedError(f"{module} is in AWQ's layout {version!r:.40}; hotloop reads gemm.")

@@ -7,6 +7,7 @@ of the former, so that there is one place where each rule is applied.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from reprlib import repr as brief  # what a file says may be long
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,8 +87,8 @@ def read_rope(
     base = section["rope_theta"]
     if not isinstance(base, int | float) or not base > 1:
         raise ModelFileError(
-            f"{fields.file.path}: RoPE's base is {base!r}, which must be more than 1; check the "
-            "model's config."
+            f"{fields.file.path}: RoPE's base is {brief(base)}, which must be more than 1; "
+            "check the model's config."
         )
     return scaled_rope(fields.file, section, dims, float(base), context)
 
@@ -144,7 +145,7 @@ def scaled_rope(
         base = base / _divisors(file, section, kind, dims)
     elif kind not in SUPPORTED:
         raise UnsupportedError(
-            f"{file.path} scales RoPE by {kind!r}; hotloop knows {', '.join(SUPPORTED)}."
+            f"{file.path} scales RoPE by {brief(kind)}; hotloop knows {', '.join(SUPPORTED)}."
         )
     return Rope(tuple(base.tolist()), factor)
 
@@ -232,7 +233,7 @@ def _number(file: ModelFile, rope: Mapping[str, Any], key: str) -> float:
     value = rope.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
         raise ModelFileError(
-            f"{file.path}: RoPE scaling needs a positive {key}, found {value!r}; "
+            f"{file.path}: RoPE scaling needs a positive {key}, found {brief(value)}; "
             "check the model's config.json."
         )
     return float(value)

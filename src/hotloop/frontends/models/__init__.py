@@ -6,6 +6,7 @@ A new file is found by itself. Nothing is imported before a model is opened.
 import difflib
 import importlib
 import pkgutil
+from reprlib import repr as brief  # what a file says may be long
 
 from hotloop.frontends.decoder import Decoder, Family
 from hotloop.frontends.model_file import ModelFile
@@ -25,9 +26,9 @@ def decoder(file: ModelFile) -> Decoder:
     """The model in `file`; raises `UnsupportedError` for an architecture hotloop does not know."""
     known = families()
     if file.architecture not in known:
-        near = difflib.get_close_matches(file.architecture, known, 1, cutoff=0.0)
+        near = difflib.get_close_matches(file.architecture[:100], known, 1, cutoff=0.0)
         raise UnsupportedError(
-            f"{file.path} is a {file.architecture!r} model, which hotloop does not run; the "
+            f"{file.path} is a {brief(file.architecture)} model, which hotloop does not run; the "
             f"nearest that it does is {near[0]}. All: {', '.join(sorted(known))}."
         )
     made = Decoder.of(file, known[file.architecture])

@@ -1,6 +1,6 @@
 """Serving measured: many clients, one client next to the library, and what the prefix cache saves.
 
-    python benchmarks/serving.py model.gguf
+    python benchmarks/server.py model.gguf
 
 The server is a process of its own, and so is the library's run. Next to the first number belongs
 `benchmarks/batched_llama_cpp.py`, an upper bound of what llama.cpp's server does.
