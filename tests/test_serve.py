@@ -13,9 +13,9 @@ import openai
 import pytest
 import requests
 from fake_executor import continuation
+from serving import BOS, END, LETTERS, VOCAB, Running, make_executor, running, wait_until
 
 from hotloop.serve.app import Access
-from serving import BOS, END, LETTERS, VOCAB, Running, make_executor, running, wait_until
 
 HELLO = [{"role": "user", "content": "Hello"}]
 

@@ -9,9 +9,9 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import positive_data_acceptance
+from serving import Running, make_executor, make_served, running
 
 from hotloop.serve.app import Access, make_app
-from serving import Running, make_executor, make_served, running
 
 published = schemathesis.openapi.from_dict(
     make_app(make_served(make_executor()), Access()).openapi()

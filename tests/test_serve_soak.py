@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from serving import make_executor, running
+
 from soak import KINDS, soak
 
 
