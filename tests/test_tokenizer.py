@@ -231,30 +231,6 @@ def test_words(pre: str) -> None:
     assert [word.decode() for word in found] == words
 
 
-@settings(max_examples=300, deadline=None)
-@given(
-    merges=st.lists(st.sampled_from(["a b", "b a", "ab a", "a a", "aa a", "b b", "ab ab", "a bb"])),
-    text=st.text("ab ", max_size=30),
-)
-def test_byte_level_equals_the_library(merges: list[str], text: str) -> None:
-    merges = list(dict.fromkeys(merges)) or ["a b"]
-    made = [merge.replace(" ", "") for merge in merges]
-    tokens = list(dict.fromkeys([*ALPHABET, "ab", "ba", "aa", "bb", *made]))
-    ours = loaded(
-        byte_level_model(
-            tokens=tokens,
-            token_type=None,
-            merges=merges,
-            bos_token_id=None,
-            eos_token_id=None,
-        )
-    )
-    pairs = [(left, right) for left, right in (merge.split(" ") for merge in merges)]
-    library = tokenizers.Tokenizer(models.BPE({text: id for id, text in enumerate(tokens)}, pairs))
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    assert ours.encode(text) == library.encode(text).ids
-
-
 def test_qwen_composes_and_others_do_not() -> None:
     decomposed = "e\N{COMBINING ACUTE ACCENT}"
     assert loaded(byte_level_model("qwen2")).encode(decomposed) == list("é".encode())

@@ -13,14 +13,12 @@ from hotloop.backends.cpu.bandwidth import ReadProbe
 from hotloop.backends.cpu.team import Team
 from hotloop.bench import first_token
 from hotloop.bench.fingerprint import fingerprint
-from hotloop.bench.prompts import sample_ids
+from hotloop.bench.prompts import POSITION, sample_ids, short_prompt
 from hotloop.bench.result import BenchResult, RungResult, Samples
 from hotloop.compiler import SCHEDULES
 from hotloop.report.counts import count, traffic
-from hotloop.util.errors import UsageError
 
 #: Tokens in the cache before the measured ones.
-POSITION = 16
 #: A buffer that no cache of a CPU holds.
 DRAM_BYTES = 512 << 20
 #: Readings of the bandwidth in a round, 50 ms each.
@@ -42,15 +40,10 @@ def bench(
     Each measurement decodes `tokens` tokens. Raises `UsageError` where the context is too short
     for them.
     """
-    if POSITION + tokens > model.context:
-        raise UsageError(
-            f"{tokens} tokens from position {POSITION} on need a context of {POSITION + tokens}, "
-            f"and this one holds {model.context}; use -c/--context."
-        )
+    ids = short_prompt(model, tokens)
     ladder = {name: _on_rung(model, name) for name in rungs}
     counts = {name: count(rung.program) for name, rung in ladder.items()}
     reads = traffic(model.program)
-    ids = sample_ids(model.config.vocab, POSITION)
     prompt = sample_ids(model.config.vocab, min(PROMPT_TOKENS, model.context // 2))
     team = Team(model.threads)
     small, large = ReadProbe(reads.weight_bytes, team), ReadProbe(DRAM_BYTES, team)

@@ -9,14 +9,12 @@ from hotloop.backends.cpu.bandwidth import ReadProbe
 from hotloop.backends.cpu.profile import Events
 from hotloop.backends.cpu.team import Team
 from hotloop.bench.fingerprint import Fingerprint, fingerprint
-from hotloop.bench.prompts import sample_ids
+from hotloop.bench.prompts import POSITION, short_prompt
 from hotloop.bench.result import Samples
 from hotloop.report.counts import traffic
 from hotloop.report.profile import Profile, profile
 from hotloop.report.trace import chrome_trace
-from hotloop.util.errors import UsageError
 
-POSITION = 16
 #: Tokens in a trace: one is some hundred slices for each thread.
 TRACE_TOKENS = 4
 
@@ -74,13 +72,8 @@ def measure(
 
     Raises `UsageError` where the context is too short for them.
     """
-    if POSITION + tokens > model.context:
-        raise UsageError(
-            f"{tokens} tokens from position {POSITION} on need a context of {POSITION + tokens}, "
-            f"and this one holds {model.context}; use -c/--context."
-        )
+    ids = short_prompt(model, tokens)
     profiled = model.profiled(tokens)
-    ids = sample_ids(model.config.vocab, POSITION)
     team = Team(model.threads)
     probe = ReadProbe(traffic(model.program).weight_bytes, team)
     read: list[float] = []

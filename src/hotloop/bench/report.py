@@ -8,16 +8,14 @@ from hotloop.api import Model
 from hotloop.backends.cpu.bandwidth import ReadProbe
 from hotloop.backends.cpu.team import Team
 from hotloop.bench.fingerprint import fingerprint
-from hotloop.bench.prompts import sample_ids
+from hotloop.bench.prompts import POSITION, short_prompt
 from hotloop.compiler import SCHEDULES
 from hotloop.machine.quantity import show
 from hotloop.report import timeline as pictures
 from hotloop.report.counts import count, traffic
 from hotloop.report.page.data import Report, Row, Rung, launch_cost, pass_views, products
 from hotloop.report.profile import Profile, profile
-from hotloop.util.errors import UsageError
 
-POSITION = 16
 #: Readings of the bandwidth, of which the best is the peak.
 READINGS = 5
 
@@ -44,11 +42,6 @@ def measured_report(
 
     Raises `UsageError` where the context is too short for them.
     """
-    if POSITION + tokens > model.context:
-        raise UsageError(
-            f"{tokens} tokens from position {POSITION} on need a context of {POSITION + tokens}, "
-            f"and this one holds {model.context}; use -c/--context."
-        )
     reads = traffic(model.program)
     cut = pictures.middle_layers(model.program)
     seen = {}
@@ -107,7 +100,7 @@ def measured_report(
 
 
 def _look(model: Model, rounds: int, tokens: int, cut: pictures.Cut) -> _Seen:
-    ids = sample_ids(model.config.vocab, POSITION)
+    ids = short_prompt(model, tokens)
     model.time_decode(ids, tokens)  # the first warms up
     times = [1e3 * model.time_decode(ids, tokens) / tokens for _ in range(rounds)]
     stamped = model.profiled(tokens)

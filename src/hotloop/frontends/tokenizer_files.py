@@ -1,12 +1,13 @@
 """The tokenizer that a model file brings: in GGUF's metadata, or in a Hugging Face folder."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
-from hotloop.frontends.byte_level import ByteLevelCodec
+from hotloop.frontends import byte_level
 from hotloop.frontends.hf_folder import parse_json
-from hotloop.frontends.library_codec import codec_from_json
+from hotloop.frontends.library_codec import LibraryCodec, codec_from_json
 from hotloop.frontends.model_file import ModelFile
 from hotloop.frontends.sentencepiece import SPECIAL_TYPES, SentencePieceCodec, TokenType
 from hotloop.frontends.tokenizer import Codec, Tokenizer, stop_ids
@@ -46,18 +47,24 @@ def _byte_level(file: ModelFile) -> Tokenizer:
             f"hotloop knows {', '.join(RULES)}, and doesn't guess."
         )
     tokens, types = _vocabulary(file)
-    ids = dict(zip(tokens, range(len(tokens)), strict=True))
-    merges = _list(file, "tokenizer.ggml.merges", str)
-    made = "\n".join(merges).replace(" ", "").split("\n")  # at once: there are 100,000 of them
-    if not ids.keys() >= set(made):
-        wrong = next(merge for merge in merges if merge.replace(" ", "") not in ids)
-        raise _damaged(file, f"the merge {wrong!r:.80} makes no token")
-    normal = int(TokenType.NORMAL)
-    others = [id for id, type in enumerate(types) if type != normal]
-    special = [id for id in others if types[id] in SPECIAL_TYPES]
-    added = [id for id in others if types[id] == TokenType.USER_DEFINED]
-    codec = ByteLevelCodec(rule, tokens, ids, merges, special, added)
+    merges = _merges(file, set(tokens))
+    by_type = list(zip(types, tokens, strict=True))
+    special = [text for type, text in by_type if text and type in SPECIAL_TYPES]
+    added = [text for type, text in by_type if text and type == TokenType.USER_DEFINED]
+    codec = LibraryCodec(
+        byte_level.build(rule, tokens, merges, special, added), byte_level.spelling
+    )
     return _with_ids(file, codec, rule.adds_bos)
+
+
+def _merges(file: ModelFile, tokens: set[str]) -> list[tuple[str, str]]:
+    """The pairs to join; the library panics where one is not of tokens, or makes none."""
+    parts = (merge.partition(" ") for merge in _list(file, "tokenizer.ggml.merges", str))
+    merges = [(left, right) for left, _, right in parts]
+    for left, right in merges:
+        if not (left in tokens and right in tokens and left + right in tokens):
+            raise _damaged(file, f"the merge of {left!r:.40} and {right!r:.40} is not of tokens")
+    return merges
 
 
 def _sentencepiece(file: ModelFile) -> Tokenizer:
@@ -88,8 +95,7 @@ def _vocabulary(file: ModelFile) -> tuple[list[str], list[int]]:
     """Tokens and their types, one each per id; types are all NORMAL where the file has none."""
     tokens = _list(file, "tokenizer.ggml.tokens", str)
     if len(set(tokens)) != len(tokens):
-        seen: set[str] = set()
-        twice = next(text for text in tokens if text in seen or seen.add(text))  # type: ignore[func-returns-value]
+        ((twice, _),) = Counter(tokens).most_common(1)
         raise _damaged(file, f"its tokenizer has token {twice!r:.80} twice")
     if file.metadata.get("tokenizer.ggml.token_type") is None:
         return tokens, [int(TokenType.NORMAL)] * len(tokens)

@@ -77,10 +77,6 @@ class Quantity:
     low: float | None = None
     high: float | None = None
 
-    @property
-    def uncertain(self) -> bool:
-        return self.low is not None
-
     def __str__(self) -> str:
         return show(self.value, self.dimension)
 

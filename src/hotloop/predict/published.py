@@ -8,7 +8,7 @@ rows do. "KL" is Koeplinger et al., arXiv 2410.23668; "SN40L" Prabhakar et al., 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import geometric_mean
 from typing import Literal
 
@@ -210,6 +210,11 @@ def _sockets(bench: Bench, model: str, schedule: str, few: int, many: int) -> fl
     return bench.speed(model, machines[0], schedule) / bench.speed(model, machines[1], schedule)
 
 
+def _speculation(target: str, draft: str, tokens: int, at_5: float, bench: Bench) -> float:
+    """With the acceptance that gives `at_5` for five tokens of the draft."""
+    return bench.speculation(target, draft, tokens, bench.acceptance(target, draft, 5, at_5))
+
+
 def _loopings(bench: Bench) -> list[float]:
     return [bench.looping(model, bench.machine("sn40l-x16")) for model in LLAMAS]
 
@@ -336,13 +341,11 @@ ROWS: tuple[Row, ...] = (
         for row in (
             _point(f"{target} with a draft of {draft}, 5 tokens", at_5, "×", "fitted",
                    "DIAYN note A, table 4",
-                   lambda b, t=target, d=draft, s=at_5:  # type: ignore[misc]
-                   b.speculation(t, d, 5, b.acceptance(t, d, 5, s)), _CHIP,
+                   partial(_speculation, target, draft, 5, at_5), _CHIP,
                    "Sets how many of the draft's tokens are right, which is not published."),
             _point(f"{target} with a draft of {draft}, 9 tokens", at_9, "×", "held out",
                    "DIAYN note A, table 4",
-                   lambda b, t=target, d=draft, s=at_5:  # type: ignore[misc]
-                   b.speculation(t, d, 9, b.acceptance(t, d, 5, s)), _CHIP,
+                   partial(_speculation, target, draft, 9, at_5), _CHIP,
                    "Needs tokens that are right more often the longer the draft, or a draft that "
                    "costs less than ours: theirs is scheduled for all its tokens at once."),
         )

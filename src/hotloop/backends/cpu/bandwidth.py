@@ -8,6 +8,7 @@ in a cache is read at the cache's speed, so compare like with like.
 
 import statistics
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -68,16 +69,20 @@ class ReadProbe:
 
 
 def read_gbps(nbytes: int, threads: int, seconds: float = 1.0) -> float:
-    """The median of as many measurements as fit in `seconds`, at least three."""
+    """10^9 bytes per second of a plain read of `nbytes` by `threads` threads."""
     team = Team(threads)
     try:
-        probe = ReadProbe(nbytes, team)
-        rates: list[float] = []
-        started = time.perf_counter()
-        while len(rates) < 3 or time.perf_counter() - started < seconds:
-            rates.append(probe.gbps())
+        return median_rate(ReadProbe(nbytes, team).gbps, seconds)
     finally:
         team.close()
+
+
+def median_rate(measure: Callable[[], float], seconds: float) -> float:
+    """The median of as many measurements as fit in `seconds`, at least three."""
+    rates: list[float] = []
+    started = time.perf_counter()
+    while len(rates) < 3 or time.perf_counter() - started < seconds:
+        rates.append(measure())
     return statistics.median(rates)
 
 

@@ -7,12 +7,12 @@ measures is what a prompt's matrix products could reach if unpacking weights, sc
 integers and memory took no time.
 """
 
-import statistics
 import time
 
 import numpy as np
 
 from hotloop.backends.cpu import jit, shared
+from hotloop.backends.cpu.bandwidth import median_rate
 from hotloop.backends.cpu.codegen import LAUNCH
 from hotloop.backends.cpu.sync import word
 from hotloop.backends.cpu.team import Team
@@ -76,19 +76,13 @@ class PeakProbe:
 def multiply_add_peak(threads: int, target: Target | None = None, seconds: float = 0.5) -> float:
     """10^9 8-bit multiply-adds per second by `threads` threads, with the instructions of `target`.
 
-    That is this CPU where it is None. The median of as many measurements as fit in `seconds`, at
-    least three.
+    That is this CPU where it is None.
     """
     team = Team(threads)
     try:
-        probe = PeakProbe(team, target)
-        rates: list[float] = []
-        started = time.perf_counter()
-        while len(rates) < 3 or time.perf_counter() - started < seconds:
-            rates.append(probe.gmacs())
+        return median_rate(PeakProbe(team, target).gmacs, seconds)
     finally:
         team.close()
-    return statistics.median(rates)
 
 
 def define_probe(module: Module) -> int:
