@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,6 +57,8 @@ def validate(
 
 
 def _measure(models: list[str], rounds: int, as_json: bool) -> None:
+    from rich.text import Text
+
     from hotloop.bench.predicted import errors, hold
     from hotloop.machine.host import available_threads
 
@@ -72,21 +75,20 @@ def _measure(models: list[str], rounds: int, as_json: bool) -> None:
         print(json.dumps(values, indent=2))
         return
     numbers = ("threads", "position", "batch", "measured ms", "predicted ms", "error")
-    table = _table(("model", *numbers[:3], "rung", *numbers[3:], ""), numbers)
-    for each in outcomes:
-        point = each.point
-        table.add_row(
-            point.model,
-            str(point.threads),
-            f"{point.position:,}",
-            str(point.batch),
-            each.rung,
-            f"{each.measured:.2f}",
-            f"{each.predicted:.2f}",
-            f"{each.error:+.0%}",
-            "fitted" if each.fitted else "held out",
-        )
-    stdout().print(table)
+    for model, of_model in groupby(outcomes, key=lambda each: each.point.model):
+        table = _table((*numbers[:3], "rung", *numbers[3:], ""), numbers)
+        for each in of_model:
+            table.add_row(
+                str(each.point.threads),
+                f"{each.point.position:,}",
+                str(each.point.batch),
+                each.rung,
+                f"{each.measured:.2f}",
+                f"{each.predicted:.2f}",
+                f"{each.error:+.0%}",
+                "fitted" if each.fitted else "held out",
+            )
+        stdout().print(Text(f"\n{model}"), table)
     stdout().print(f"\nHeld out: median error {median:.0%}, largest {largest:.0%}.")
 
 
