@@ -1,6 +1,7 @@
 """This host: what the system lends, in both of cgroup's dialects."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,17 @@ def test_arenas_start_on_a_big_page_and_at_zero() -> None:
     assert arena.address % (2 << 20) == 0
     assert len(arena.data) == 12345
     assert not arena.data.any()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's map of a process")
+def test_arenas_are_private_memory_which_alone_gets_big_pages() -> None:
+    arena = Arena(12345, "a test")
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        low, high = (int(end, 16) for end in line.split()[0].split("-"))
+        if low <= arena.address < high:
+            assert line.split()[1] == "rw-p"
+            return
+    pytest.fail("the arena is not in the map")
 
 
 def test_tiles_are_asked_for_on_linux_only(monkeypatch: pytest.MonkeyPatch) -> None:

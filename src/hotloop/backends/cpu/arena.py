@@ -22,7 +22,7 @@ class Arena:
     def __init__(self, nbytes: int, what: str) -> None:
         check_available(nbytes, what)
         try:
-            self._map = mmap.mmap(-1, nbytes + HUGE_PAGE)
+            self._map = _map(nbytes + HUGE_PAGE)
         except (OSError, ValueError, OverflowError) as error:
             raise OutOfMemoryError(
                 f"cannot get {megabytes(nbytes)} for {what} ({error}); use a shorter context or a "
@@ -35,6 +35,17 @@ class Arena:
         shift = -whole.ctypes.data % HUGE_PAGE
         self.data: NDArray[np.uint8] = whole[shift : shift + nbytes]
         self.address: int = self.data.ctypes.data
+
+
+def _map(nbytes: int) -> mmap.mmap:
+    """Memory of this process alone.
+
+    Python maps memory to share with children, if not told otherwise, and of that Linux gives no
+    big pages unless an administrator has asked for them (`shmem_enabled`).
+    """
+    if hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return mmap.mmap(-1, nbytes)
 
 
 def check_available(nbytes: int, what: str) -> None:
