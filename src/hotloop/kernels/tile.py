@@ -112,12 +112,21 @@ def round_up(n: int, multiple: int) -> int:
 
 def row_stride(width: int) -> int:
     """Elements from one row of an f32 or i32 activation to the next."""
-    return round_up(width, 16)
+    return _odd_lines(width * 4) // 4
 
 
 def q8_stride(width: int) -> int:
     """Bytes from one token's q8 record to the next."""
-    return round_up(width + width // 32 * 16, 64)
+    return _odd_lines(width + width // 32 * 16)
+
+
+def _odd_lines(nbytes: int) -> int:
+    """Round up to an odd number of cache lines.
+
+    A column of many rows then lies in as many sets of a cache, where rows a power of two apart
+    would share a few and drive each other out.
+    """
+    return (-(-nbytes // 64) | 1) * 64
 
 
 def buffer_bytes(type: TensorType) -> int:
