@@ -12,7 +12,15 @@ from hotloop.ir.types import TensorType
 from hotloop.kernels.dot_blocks import dot_blocks_f32, dot_blocks_q8
 from hotloop.kernels.dot_plain import dot_plain
 from hotloop.kernels.dot_records import dot_records_f32, dot_records_q8, parts_of_row
-from hotloop.kernels.dot_tiles import REGISTERS, ROWS, TOKENS, Panel, dot_tiles_q8, fits_tiles
+from hotloop.kernels.dot_tiles import (
+    PANELS,
+    REGISTERS,
+    ROWS,
+    TOKENS,
+    Panel,
+    dot_tiles_q8,
+    fits_tiles,
+)
 from hotloop.kernels.pack import BLOCK, group_bytes
 from hotloop.kernels.records import RECORDS
 from hotloop.kernels.stream import share_of
@@ -33,9 +41,11 @@ from hotloop.lang.tiles import tile_registers
 
 
 def _scratch(spec: OpSpec) -> int:
-    """A panel, where some targets put the weights of two groups for many tokens."""
+    """Panels, where some targets put the weights of two groups for many tokens."""
     x, weight = spec.operands
-    return Panel.nbytes(x.shape[0]) if x.shape[0] >= TOKENS and fits_tiles(x, weight) else 0
+    if x.shape[0] < TOKENS or not fits_tiles(x, weight):
+        return 0
+    return PANELS * Panel.nbytes(x.shape[0])
 
 
 @kernel("linear", scratch=_scratch)
@@ -89,9 +99,12 @@ def _all_rows(tile: Tile, block: int) -> None:
     paired = first + (end - first) // 2 * 2
     in_tiles = block == TOKENS
     if in_tiles:
+        whole = first + (end - first) // (2 * PANELS) * (2 * PANELS)
         with tile_registers(REGISTERS):
-            for group in loop(paired, first, step=2):
-                _panel(tile, group)
+            for group in loop(whole, first, step=2 * PANELS):
+                _panels(tile, group, PANELS)
+            for group in loop(paired, whole, step=2):
+                _panels(tile, group, 1)
         first, block = paired, 4
     if not in_tiles and _takes_pairs(x, weight, block):
         for group in loop(paired, first, step=2):
@@ -128,24 +141,26 @@ def _group(tile: Tile, group: Value, count: int, block: int) -> None:
             y.store(sums, token * stride + group * GROUP)
 
 
-def _panel(tile: Tile, group: Value) -> None:
-    """The rows of two groups, for all tokens."""
+def _panels(tile: Tile, group: Value, count: int) -> None:
+    """The rows of `count` pairs of groups from number `group` on, for all tokens."""
     x, weight = tile.spec.operands
     assert tile.result is not None
     y, stride, nbytes = tile.result.cast(f32), row_stride(weight.shape[0]), group_bytes(weight)
-    groups = [tile.operands[1].at((group + i) * nbytes) for i in range(2)]
-    panel = Panel(tile.scratch)
+    groups = [tile.operands[1].at((group + i) * nbytes) for i in range(2 * count)]
+    panels = [Panel(tile.scratch.at(i * Panel.nbytes(x.shape[0]))) for i in range(count)]
     records = _record(tile, constant(0, i64))
     stride_x = q8_stride(x.shape[1])
     # A line of the result is a token's, with a stride that no prefetcher follows.
     for token in loop(tile.count):
-        prefetch(y.at(token * stride + group * GROUP), locality=2)
-    dot_tiles_q8(weight, groups, records, stride_x, tile.count, x.shape[0], panel)
+        for i in range(count):
+            prefetch(y.at(token * stride + (group + 2 * i) * GROUP), locality=2)
+    dot_tiles_q8(weight, groups, records, stride_x, tile.count, x.shape[0], panels)
     for start in loop(tile.count, step=TOKENS):
         first = minimum(start, tile.count - TOKENS)
         for t in range(TOKENS):
-            values = panel.totals(start).load(t * ROWS, lanes=ROWS)
-            y.store(values, (first + t) * stride + group * GROUP)
+            for i, panel in enumerate(panels):
+                values = panel.totals(start).load(t * ROWS, lanes=ROWS)
+                y.store(values, (first + t) * stride + (group + 2 * i) * GROUP)
 
 
 def _dots(tile: Tile, groups: list[Pointer], tokens: list[Value], number: Value) -> list[Value]:

@@ -24,7 +24,7 @@ FINISH_REASONS = {0: "running", 1: "length", 2: "stop", 3: "cancelled"}
 #: decode steps read it, and leave the same bits.
 SHORT_PROMPT = 32
 #: Tokens of a prompt that are read at once.
-PROMPT_BLOCK = 64
+PROMPT_BLOCK = 128
 #: How often Python looks for new tokens. A launch needs every core; looking costs it one.
 POLL_SECONDS = 0.001
 
