@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from hotloop.runtime.executor import Deliver, Row
 
 NOTHING = -1
+#: Numbers in a hidden state.
+WIDTH = 6
 
 
 def next_token(tokens: Sequence[int], vocab: int | Sequence[int]) -> int:
@@ -34,6 +36,12 @@ def continuation(
         if tokens[-1] in stop_ids:
             break
     return tokens[len(prompt) :]
+
+
+def hidden_state(tokens: Sequence[int]) -> NDArray[np.float32]:
+    """float32 [WIDTH]: what the fake model makes of the last of `tokens`; its length is 1."""
+    drawn = np.random.default_rng([*tokens]).normal(size=WIDTH)
+    return (drawn / np.linalg.norm(drawn)).astype(np.float32)
 
 
 class FakeExecutor:
@@ -63,12 +71,21 @@ class FakeExecutor:
         self.calls: list[str] = []
         self._logits: list[NDArray[np.float32]] = []
 
-    def prefill(self, tokens: Sequence[int], position: int, table: Sequence[int]) -> None:
+    def prefill(
+        self, tokens: Sequence[int], position: int, table: Sequence[int], head: bool = False
+    ) -> NDArray[np.float32]:
         assert 0 < len(tokens) <= self.block
         self.calls.append(f"prefill {len(tokens)}")
         self._check(table, position)
         for at, token in enumerate(tokens, position):
             self._write(table, at, token)
+        time.sleep(self.pause)
+        until = range(position + 1, position + len(tokens) + 1)
+        values = self._row_logits if head else hidden_state
+        return np.array([values(self._read(table, count)) for count in until])
+
+    def prepare_scoring(self) -> None:
+        pass
 
     def decode(self, rows: Sequence[Row], steps: int, deliver: Deliver) -> None:
         assert 0 < len(rows) <= self.rows

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import uvicorn
-from fake_executor import FakeExecutor
+from fake_executor import WIDTH, FakeExecutor
 
 from hotloop.frontends.tokenizer import Tokenizer
 from hotloop.runtime.engine import Engine
@@ -54,7 +54,7 @@ class ByteCodec:
             return bytes([id])
         return SPECIAL[id - BYTES].encode() if id < VOCAB else b""
 
-    def special_id(self, text: str) -> int | None:
+    def whole_id(self, text: str) -> int | None:
         return BYTES + SPECIAL.index(text) if text in SPECIAL else None
 
     def is_special(self, id: int) -> bool:
@@ -83,6 +83,7 @@ def make_served(
         VOCAB,
         created=1,
         metrics=Metrics(engine),
+        width=WIDTH,
         weight_bytes=1000,
         bandwidth=1e6,
     )

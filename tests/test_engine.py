@@ -12,7 +12,8 @@ import pytest
 from fake_executor import FakeExecutor, continuation
 from numpy.typing import NDArray
 
-from hotloop.runtime.engine import ClosedError, Engine, QueueFullError, top_logprobs
+from hotloop.runtime.engine import ClosedError, Engine, QueueFullError
+from hotloop.runtime.logprobs import top_logprobs
 from hotloop.runtime.sampling import Sampling
 from hotloop.runtime.sequence import ConstraintError, Finish, Output, Sequence
 from hotloop.util.errors import ContextError, UsageError

@@ -14,6 +14,7 @@ from test_engine import Client, run
 
 from hotloop import Model, load
 from hotloop.runtime.engine import Engine
+from hotloop.runtime.logprobs import PromptLogprobs, top_logprobs
 from hotloop.runtime.sampling import Sampling
 
 DATA = Path(__file__).parent / "data"
@@ -112,6 +113,30 @@ def test_a_bias_reaches_the_sampler_and_only_its_own_sequence(model: Model) -> N
         assert [plain.tokens] == alone(model, [plain])
     engine.close()
     executor.close()
+
+
+def test_prompts_are_scored_with_the_bits_of_decode_steps(model: Model) -> None:
+    """In company, and though the cache holds them."""
+    executor = model.batch(4, 8)
+    executor.prepare_scoring()
+    engine = Engine(executor, 10)
+    engine.start()
+    draw = random.Random(5)
+    prompts = [[draw.randrange(model.config.vocab) for _ in range(n)] for n in (1, 2, 65, 300)]
+    for more in (0, 3):
+        asked = [Client(list(prompt), more) for prompt in prompts]
+        readers = [PromptLogprobs(prompt, 2) for prompt in prompts]
+        for client, reader in zip(asked, readers, strict=True):
+            client.sequence.reader = reader
+        run(engine, *asked)
+        for client, reader, prompt in zip(asked, readers, prompts, strict=True):
+            assert len(client.tokens) == more
+            assert reader.found == [
+                top_logprobs(logits, token, 2)
+                for logits, token in zip(model.logits(prompt), prompt[1:], strict=False)
+            ]
+    assert engine.load().pages_free == 8
+    engine.close()
 
 
 def test_logprobs_are_those_of_the_logits(model: Model) -> None:

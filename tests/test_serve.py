@@ -9,11 +9,12 @@ import threading
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import openai
 import pytest
 import requests
 from fake_executor import continuation
-from serving import BOS, END, LETTERS, VOCAB, Running, make_executor, running, wait_until
+from serving import BOS, END, LETTERS, VOCAB, ByteCodec, Running, make_executor, running, wait_until
 
 from hotloop.serve.app import Access
 
@@ -122,6 +123,57 @@ def test_completion_logprobs(client: openai.OpenAI) -> None:
             logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True
         )
     )
+
+
+def test_echo_with_logprobs_scores_the_prompt(client: openai.OpenAI) -> None:
+    asked = {"model": "tiny", "prompt": "abc" * 20, "logprobs": 3, "echo": True}
+    likely = 3 - np.log(np.exp(3) + VOCAB - 1)  # the fake model has one logit of 3, the rest 0
+    tokens = [BOS, *b"abc" * 20]
+    for count in (0, 4):
+        done = client.completions.create(**asked, max_tokens=count)
+        made = continuation(tokens, count, LETTERS)
+        (choice,) = done.choices
+        assert choice.text.encode() == b"abc" * 20 + bytes(made)
+        assert done.usage.completion_tokens == count
+        found = choice.logprobs
+        assert "".join(found.tokens) == "<s>" + choice.text
+        assert found.text_offset == [0, *range(len(choice.text))]
+        assert found.token_logprobs[0] is found.top_logprobs[0] is None
+        for at in range(1, 61 + count):
+            said = continuation(tokens + made if at > 60 else tokens[:at], 1, LETTERS)[0]
+            known = (tokens + made)[at] == (said if at <= 60 else made[at - 61])
+            assert found.token_logprobs[at] == pytest.approx(likely if known else likely - 3)
+            assert max(found.top_logprobs[at].values()) == pytest.approx(likely)
+        stream = [*client.completions.create(**asked, max_tokens=count, stream=True)]
+        assert "".join(chunk.choices[0].text for chunk in stream) == choice.text
+        listed = [one for chunk in stream for one in chunk.choices[0].logprobs.token_logprobs]
+        assert listed == found.token_logprobs
+
+
+def test_echo_of_several_prompts(client: openai.OpenAI) -> None:
+    done = client.completions.create(
+        model="tiny", prompt=["a", "", "abc"], n=2, max_tokens=1, echo=True, logprobs=0
+    )
+    assert [len(choice.logprobs.tokens) for choice in done.choices] == [3, 3, 2, 2, 5, 5]
+    assert [choice.text[:-1] for choice in done.choices] == ["a", "a", "", "", "abc", "abc"]
+
+
+def test_suffix_needs_a_model_that_fills_in(
+    server: Running, client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    response = post(server, "/v1/completions", COMPLETION | {"suffix": "x"})
+    assert "tiny was not made to fill in" in response.json()["error"]["message"]
+    whole = client.completions.create(model="tiny", prompt="a", suffix="", max_tokens=3)
+    assert whole.usage.prompt_tokens == 2
+    marks = {"<fim_prefix>": 128, "<fim_suffix>": 129, "<fim_middle>": 130}
+    monkeypatch.setattr(ByteCodec, "whole_id", lambda _, text: marks.get(text))
+    filled = client.completions.create(
+        model="tiny", prompt="ab", suffix="c<|im_end|>", max_tokens=3
+    )
+    tokens = [BOS, 128, *b"ab", 129, *b"c<|im_end|>", 130]
+    assert filled.choices[0].text.encode() == bytes(continuation(tokens, 3, LETTERS))
+    several = post(server, "/v1/completions", COMPLETION | {"suffix": "x", "prompt": ["a", "b"]})
+    assert "one text" in several.json()["error"]["message"]
 
 
 def test_logit_bias(client: openai.OpenAI) -> None:
@@ -400,7 +452,8 @@ COMPLETION = {"model": "tiny", "prompt": "a"}
         ("completions", COMPLETION | {"prompt": ["a"] * 65, "n": 2}, "n"),
         ("completions", COMPLETION | {"best_of": 2}, "best_of"),
         ("completions", COMPLETION | {"suffix": "x"}, "suffix"),
-        ("completions", COMPLETION | {"echo": True, "logprobs": 1}, "echo"),
+        ("completions", COMPLETION | {"suffix": "x", "echo": True}, "suffix"),
+        ("completions", COMPLETION | {"suffix": 1}, "suffix"),
         ("completions", {"model": "tiny"}, "prompt"),
     ],
 )  # fmt: skip
@@ -447,9 +500,6 @@ def test_what_is_not_there(server: Running) -> None:
         response = requests.request(method, server.url + path, timeout=60)
         assert response.status_code == status
         assert path in response.json()["error"]["message"]
-    response = post(server, "/v1/embeddings", {"model": "tiny", "input": "x"})
-    assert response.status_code == 501
-    assert "not embeddings" in response.json()["error"]["message"]
     wrong = post(server, "/v1/completions", COMPLETION | {"model": "gpt-4"})
     assert wrong.status_code == 404
     assert wrong.json()["error"]["code"] == "model_not_found"

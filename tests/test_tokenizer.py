@@ -253,6 +253,18 @@ def test_llama3_takes_whole_words_and_adds_bos() -> None:
     assert loaded(byte_level_model("gpt-2", add_bos_token=True)).adds_bos
 
 
+def test_texts_that_are_embedded_may_end_with_eos() -> None:
+    """As Qwen3-Embedding's do."""
+    fields = {
+        "tokens": [*ALPHABET, "ca", "<e>"],
+        "token_type": [1] * 257 + [3],
+        "merges": ["c a"],
+        "eos_token_id": 257,
+    }
+    assert loaded(byte_level_model("qwen2", **fields, add_eos_token=True)).adds_eos
+    assert not loaded(byte_level_model("qwen2", **fields)).adds_eos
+
+
 def test_models_without_tokenizer() -> None:
     assert load_tokenizer(model()) is None
     assert load_tokenizer(model(model="no_vocab")) is None

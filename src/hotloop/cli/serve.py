@@ -4,7 +4,7 @@ import shlex
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -44,6 +44,14 @@ def serve(
     ] = None,
     threads: options.Threads = None,
     activations: options.Activations = "q8",
+    pooling: Annotated[
+        Literal["mean", "last"] | None,
+        typer.Option(
+            "--pooling",
+            help="Embeddings: which hidden states (default: the model's file, or the last).",
+            show_default=False,
+        ),
+    ] = None,
     queue: Annotated[
         int, typer.Option("--queue", min=0, help="Requests that may wait; more get a 429.")
     ] = 64,
@@ -99,7 +107,7 @@ def serve(
         loaded = stack.enter_context(
             load_model(chosen, threads, activations=activations, context=context)
         )
-        served = stack.enter_context(make_served(loaded, name, parallel, pages, queue))
+        served = stack.enter_context(make_served(loaded, name, parallel, pages, queue, pooling))
         sock.listen()  # so that the URL works as soon as it is printed
         url = listen.url(sock.getsockname()[1])
         print(url)

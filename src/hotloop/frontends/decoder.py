@@ -165,9 +165,9 @@ class Decoder:
         for i in range(config.layers):
             with build.layer(i):
                 x = self.family.layer(build, config, x)
+        x = build.norm(x, "output_norm")
         if not step.head:
             return graph.build((x,))
-        x = build.norm(x, "output_norm")
         logits = self._logits(build, x)
         if step.tokens > step.sequences:
             return graph.build((logits,))

@@ -36,8 +36,8 @@ class Step:
     have `cache_pages` pages for all sequences; None: as many as one sequence needs.
 
     `activations` is "q8" or "f32"; with "f32" the KV cache is float32, too. With `head`, the step
-    ends with logits, and where each sequence has one token, with a sampled token; else after the
-    last layer (a prompt's inner blocks).
+    ends with logits, and where each sequence has one token, with a sampled token; else with the
+    hidden states after the final norm (a prompt's inner blocks, and embeddings).
     """
 
     tokens: int = 1

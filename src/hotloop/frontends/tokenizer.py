@@ -36,6 +36,13 @@ END_TEXTS = frozenset(
         "[EOT]",
     }
 )
+#: What stands before a prefix, a suffix, and the middle to fill in, in this order.
+_INFILL_TEXTS = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen Coder, CodeGemma
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek
+)
 #: In gpt-oss `<|end|>` ends a message, after which the same reply goes on.
 _NO_ENDS = {"<|return|>": "<|end|>"}
 
@@ -71,6 +78,8 @@ class Tokenizer:
     """Every id that ends a generation, sorted: end of text, of turn, of message."""
     adds_bos: bool = False
     """Whether a prompt begins with `bos_id`; `encode` leaves that to the caller."""
+    adds_eos: bool = False
+    """Whether a text that is embedded ends with `eos_id`; a prompt, which goes on, does not."""
     prefix_space: bool = False
     """Whether encoding puts a space before the text, which `decode` takes away again."""
     chat_template: str | None = None
@@ -139,6 +148,18 @@ def stop_ids(codec: Codec, named: Iterable[int | None]) -> tuple[int, ...]:
     not_ends = {other for sign, other in _NO_ENDS.items() if codec.whole_id(sign) is not None}
     found = {*named, *(_end_id(codec, text) for text in END_TEXTS - not_ends)}
     return tuple(sorted(id for id in found if id is not None))
+
+
+def infill_ids(codec: Codec) -> tuple[int, int, int] | None:
+    """The ids before a prefix, before a suffix, and before the middle that a model fills in.
+
+    None where the vocabulary has no such tokens.
+    """
+    for texts in _INFILL_TEXTS:
+        before, after, middle = map(codec.whole_id, texts)
+        if before is not None and after is not None and middle is not None:
+            return before, after, middle
+    return None
 
 
 def _end_id(codec: Codec, text: str) -> int | None:

@@ -119,6 +119,7 @@ def _with_ids(
         eos_id=eos,
         stop_ids=stop_ids(codec, [eos, named("eot"), named("eom")]),
         adds_bos=adds_bos and bos is not None,
+        adds_eos=file.optional("tokenizer.ggml.add_eos_token", bool, False) and eos is not None,
         prefix_space=prefix_space,
         chat_template=file.optional("tokenizer.chat_template", str, None),
         tool_template=file.optional("tokenizer.chat_template.tool_use", str, None),
@@ -167,16 +168,18 @@ def _from_folder(file: ModelFile) -> Tokenizer | None:
         *_named_ids(config.get("bos_token"), codec),
     ]
     bos = starts[0] if starts else None
+    processed = backend.encode("a").ids
     adds_bos = config.get("add_bos_token")
     if not isinstance(adds_bos, bool):
         # What the file's own post-processing puts before a text says whether prompts have BOS.
-        adds_bos = backend.encode("a").ids[:1] == [bos]
+        adds_bos = processed[:1] == [bos]
     return Tokenizer(
         codec,
         bos_id=bos,
         eos_id=ends[0] if ends else None,
         stop_ids=stop_ids(codec, ends),
         adds_bos=adds_bos and bos is not None,
+        adds_eos=processed[-1:] == ends[:1],
         prefix_space="Strip(" in repr(backend.decoder),
         chat_template=templates.get("default"),
         tool_template=templates.get("tool_use"),

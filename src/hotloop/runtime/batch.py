@@ -59,6 +59,7 @@ class BatchExecutor:
         self._bias = self._state.view("bias")
         self._launches = ThreadPoolExecutor(1, "hotloop-launch")
         self._last: Executable | None = None
+        self._compiling = threading.Lock()
 
     def _decode_step(self, rows: int) -> Step:
         return replace(self._step, tokens=rows, batch=True)
@@ -80,12 +81,24 @@ class BatchExecutor:
     def _prompt(self) -> Executable:
         return self._executable(replace(self._step, tokens=PROMPT_BLOCK, head=False))
 
-    def prefill(self, tokens: Sequence[int], position: int, table: Sequence[int]) -> None:
-        program = self._prompt
+    @cached_property
+    def _scoring(self) -> Executable:
+        return self._executable(replace(self._step, tokens=PROMPT_BLOCK))
+
+    def prepare_scoring(self) -> None:
+        with self._compiling:
+            assert self._scoring
+
+    def prefill(
+        self, tokens: Sequence[int], position: int, table: Sequence[int], head: bool = False
+    ) -> NDArray[np.float32]:
+        program = self._scoring if head else self._prompt
         program.view("token")[: len(tokens)] = tokens
         program.view("pos")[0] = position
         program.view("pages")[0, : len(table)] = table
         program.run(len(tokens))
+        (values,) = program.program.outputs
+        return program.view(values)[: len(tokens)].astype(np.float32, copy=False)
 
     def decode(self, rows: Sequence[Row], steps: int, deliver: Deliver) -> None:
         program = self._ready(rows, steps)

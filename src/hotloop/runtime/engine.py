@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.runtime.executor import Executor, Row
+from hotloop.runtime.logprobs import top_logprobs
 from hotloop.runtime.pages import Pages
-from hotloop.runtime.scheduler import Plan, Scheduler
-from hotloop.runtime.sequence import ConstraintError, Finish, Output, Sequence, TopLogprobs
+from hotloop.runtime.scheduler import Chunk, Plan, Scheduler
+from hotloop.runtime.sequence import ConstraintError, Finish, Output, Sequence
 from hotloop.util.errors import ContextError, HotloopError, UsageError
 
 
@@ -73,7 +74,8 @@ class Engine:
         any more.
         """
         for sequence in sequences:
-            if self._pages.needed(sequence.limit - 1) > self._pages.count:
+            positions = max(sequence.prompt, sequence.limit - 1)
+            if self._pages.needed(positions) > self._pages.count:
                 raise ContextError(
                     f"{sequence.limit} tokens do not fit in the KV cache, which holds "
                     f"{self._pages.count * self._pages.size}; shorten the prompt or max_tokens."
@@ -154,12 +156,21 @@ class Engine:
         for source, target in plan.copies:
             self.executor.copy_page(source, target)
         if plan.chunk is not None:
-            sequence, start, stop = plan.chunk.sequence, plan.chunk.start, plan.chunk.stop
-            assert sequence.table is not None
-            self.executor.prefill(sequence.tokens[start:stop], start, sequence.table.pages)
+            self._read(plan.chunk)
         rows = self._rows(plan)
         if rows:
             self.executor.decode(rows, plan.steps, lambda new: self._deliver(plan.rows, new))
+
+    def _read(self, chunk: Chunk) -> None:
+        sequence, start, stop = chunk.sequence, chunk.start, chunk.stop
+        assert sequence.table is not None
+        reader = sequence.reader if sequence.listens else None
+        tokens, pages = sequence.tokens[start:stop], sequence.table.pages
+        values = self.executor.prefill(tokens, start, pages, reader is not None and reader.head)
+        if reader is not None and stop > sequence.heard:
+            # One that was put back reads again what it has heard.
+            reader.read(values[sequence.heard - start :])
+            sequence.heard = stop
 
     def _rows(self, plan: Plan) -> list[Row]:
         """The rows of the launch; a sequence whose grammar cannot go on ends here."""
@@ -185,6 +196,9 @@ class Engine:
     def _postprocess(self, plan: Plan) -> None:
         if plan.chunk is not None:
             self._scheduler.read(plan.chunk)
+            sequence = plan.chunk.sequence
+            if sequence.finish is not None and not sequence.reads:
+                self._end(sequence, sequence.finish)  # one that generates nothing
         for at, sequence in enumerate(plan.rows):
             error = self._postprocess_single(at, sequence) if sequence.single else ""
             if error:
@@ -258,20 +272,3 @@ def _forbid(bias: NDArray[np.float32] | None, allowed: NDArray[np.bool_]) -> NDA
     """float32 [vocab]: `bias` where allowed, else -inf."""
     base = np.float32(0) if bias is None else bias
     return np.where(allowed, base, np.float32(-np.inf)).astype(np.float32)
-
-
-def top_logprobs(logits: NDArray[np.float32], chosen: int, count: int) -> TopLogprobs:
-    """Of logits [vocab]: the logarithms of softmax, of `chosen` and of the `count` likeliest.
-
-    Equal ones are in the order of ids.
-    """
-    wide = logits.astype(np.float64)
-    top = wide.max()
-    logs = wide - (top + np.log(np.exp(wide - top).sum()))
-    count = min(count, len(logs))
-    if count == 0:
-        return TopLogprobs(float(logs[chosen]), (), ())
-    limit = np.partition(logs, -count)[-count]
-    candidates = np.flatnonzero(logs >= limit)
-    best = candidates[np.argsort(-logs[candidates], kind="stable")][:count]
-    return TopLogprobs(float(logs[chosen]), tuple(best.tolist()), tuple(logs[best].tolist()))

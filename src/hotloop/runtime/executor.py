@@ -61,8 +61,16 @@ class Executor(Protocol):
         tokens: collections.abc.Sequence[int],
         position: int,
         table: collections.abc.Sequence[int],
-    ) -> None:
-        """Put keys and values of `tokens`, the first at `position`, into the pages of `table`."""
+        head: bool = False,
+    ) -> NDArray[np.float32]:
+        """Put keys and values of `tokens`, the first at `position`, into the pages of `table`.
+
+        Returns what the model makes of each token, until the next call: its hidden state after the
+        final norm, float32 [n, width], or with `head` its logits, float32 [n, vocab].
+        """
+
+    def prepare_scoring(self) -> None:
+        """Compile what `prefill` with `head` runs, so that it need not. From any thread."""
 
     def decode(self, rows: collections.abc.Sequence[Row], steps: int, deliver: Deliver) -> None:
         """Generate up to `steps` tokens for every row in one launch.

@@ -81,12 +81,13 @@ class Pages:
         """How many pages hold so many positions."""
         return -(-positions // self.size)
 
-    def open(self, tokens: list[int], reserve: int = 0) -> Opened | None:
+    def open(self, tokens: list[int], reserve: int = 0, anew: bool = False) -> Opened | None:
         """A table for all of `tokens`; None where that would leave fewer than `reserve` pages.
 
-        The last token never counts as cached: it has to be run for what follows it.
+        The last token never counts as cached: it has to be run for what follows it. With `anew`,
+        nothing does.
         """
-        nodes, source, shared = self._find(tokens[:-1])
+        nodes, source, shared = self._find([] if anew else tokens[:-1])
         for node in nodes:
             self._hold(node.page)
         missing = self.needed(len(tokens)) - len(nodes)

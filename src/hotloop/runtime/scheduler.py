@@ -111,7 +111,7 @@ class Scheduler:
             return None
         self._turn += 1
         start = sequence.computed
-        return Chunk(sequence, start, min(start + self.block, len(sequence.tokens) - 1))
+        return Chunk(sequence, start, min(start + self.block, sequence.goal))
 
     def _choose(self, plan: Plan) -> Sequence | None:
         """In turns: the one that came first, and the one with the least left to read.
@@ -135,7 +135,7 @@ class Scheduler:
 
     def _start(self, sequence: Sequence, plan: Plan) -> bool:
         """Give it its pages. One for each that runs is left over: they will need it soon."""
-        opened = self.pages.open(sequence.tokens, reserve=len(self.running))
+        opened = self.pages.open(sequence.tokens, len(self.running), anew=sequence.listens)
         if opened is None:
             return False
         self.waiting.remove(sequence)

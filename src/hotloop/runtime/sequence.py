@@ -39,6 +39,17 @@ class Constraint(Protocol):
         """Go on with `token`, which was allowed."""
 
 
+class Reader(Protocol):
+    """What is made of a prompt beside its continuation. It belongs to one sequence."""
+
+    @property
+    def head(self) -> bool:
+        """Whether it reads logits, or else hidden states after the final norm."""
+
+    def read(self, values: NDArray[np.float32]) -> None:
+        """Take those of the next positions, float32 [n, …]; they change after the call."""
+
+
 @dataclass(frozen=True)
 class TopLogprobs:
     """Natural logarithms of probabilities at one position, before sampling changes any.
@@ -73,8 +84,9 @@ class Sequence:
 
     `tokens` holds the prompt, then the output. `limit` is how many tokens it may have in all.
     `bias` (float32 [vocab], or None) is added to the logits; -inf forbids a token. `logprobs` asks
-    for so many likeliest tokens at each position (None: for nothing). `sink` takes each output, on
-    the engine's thread, and must not wait.
+    for so many likeliest tokens at each position (None: for nothing). `reader` is given the values
+    at every position of the prompt, but its last where something is generated. `sink` takes each
+    output. Reader and sink are called on the engine's thread and must not wait.
     """
 
     tokens: list[int]
@@ -84,6 +96,7 @@ class Sequence:
     bias: NDArray[np.float32] | None = None
     constraint: Constraint | None = None
     logprobs: int | None = None
+    reader: Reader | None = None
 
     # How far it has got: kept by the scheduler.
     table: PageTable | None = None
@@ -92,6 +105,8 @@ class Sequence:
     """Tokens whose keys and values are in the pages."""
     cached: int = 0
     """Tokens of the prompt that were found in the prefix cache when it first started."""
+    heard: int = 0
+    """Positions whose values `reader` has been given."""
 
     def __post_init__(self) -> None:
         self.prompt = len(self.tokens)
@@ -102,9 +117,19 @@ class Sequence:
         return self.constraint is not None or self.logprobs is not None
 
     @property
+    def goal(self) -> int:
+        """Tokens to read: all but the last, which a decode launch takes, if there is to be one."""
+        return len(self.tokens) - (len(self.tokens) < self.limit)
+
+    @property
     def reads(self) -> bool:
-        """Whether tokens before the last are still to be read."""
-        return self.computed < len(self.tokens) - 1
+        """Whether tokens are still to be read."""
+        return self.computed < self.goal
+
+    @property
+    def listens(self) -> bool:
+        """Whether `reader` still waits for values, so that no token may be found in the cache."""
+        return self.reader is not None and self.heard < self.prompt - (self.prompt < self.limit)
 
     @property
     def finish(self) -> Finish | None:

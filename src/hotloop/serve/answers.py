@@ -6,8 +6,8 @@ away ends its generation, and an error in the middle of a stream is its last eve
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, Protocol, TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -15,6 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from hotloop.serve.errors import ApiError
 from hotloop.serve.generation import Delta, Generation
+
+T = TypeVar("T")
 
 #: nginx's: the client closed the connection. Nobody is there to read it, but logs and metrics do.
 CLIENT_CLOSED_REQUEST = 499
@@ -44,7 +46,7 @@ async def answer(
     if stream:
         return _EventStream(generation, made_of, usage)
     try:
-        deltas = await _unless_gone(request, generation)
+        deltas = await unless_gone(request, _collect(generation))
     finally:
         generation.close()
     if deltas is None:
@@ -52,17 +54,18 @@ async def answer(
     return JSONResponse(made_of.whole(deltas, generation.usage()))
 
 
-async def _unless_gone(request: Request, generation: Generation) -> list[Delta] | None:
-    """All that `generation` gives; None once the client has gone away."""
+async def _collect(generation: Generation) -> list[Delta]:
+    return [delta async for delta in generation]
 
-    async def collect() -> list[Delta]:
-        return [delta async for delta in generation]
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+    """What `work` gives; None, and it is cancelled, once the client has gone away."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    tasks = (asyncio.create_task(collect()), asyncio.create_task(gone()))
+    tasks = (asyncio.create_task(work), asyncio.create_task(gone()))
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return tasks[0].result() if tasks[0].done() else None

@@ -17,6 +17,7 @@ from hotloop.serve import errors, schemas
 from hotloop.serve.background import in_background
 from hotloop.serve.chat import chat
 from hotloop.serve.completions import complete
+from hotloop.serve.embeddings import embed
 from hotloop.serve.errors import ApiError, ErrorResponse
 from hotloop.serve.grammar import Grammars
 from hotloop.serve.guards import BodyGuard, KeyGuard, Observer
@@ -105,20 +106,9 @@ def _add_text(app: FastAPI, served: Served) -> None:
     async def completions(http: Request, request: schemas.CompletionRequest) -> Response:
         return await complete(served, grammars, http, request)
 
-    @app.post(
-        "/v1/embeddings",
-        status_code=501,
-        response_model=ErrorResponse,
-        responses=_failures(400, 401, 404, 413),
-    )
-    async def embeddings(request: schemas.EmbeddingsRequest) -> Response:
-        served.check_name(request.model)
-        raise ApiError(
-            f"{served.name} is served as a model that generates text: its program gives logits, "
-            "not embeddings.",
-            501,
-            code="not_implemented",
-        )
+    @app.post("/v1/embeddings", response_model=schemas.EmbeddingsResponse, responses=failures)
+    async def embeddings(http: Request, request: schemas.EmbeddingsRequest) -> Response:
+        return await embed(served, http, request)
 
 
 def _add_models(app: FastAPI, served: Served) -> None:

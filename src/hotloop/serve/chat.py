@@ -2,18 +2,18 @@
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
 
 from hotloop import __version__
-from hotloop.runtime.sequence import Constraint, Finish, TopLogprobs
+from hotloop.runtime.sequence import Constraint, Finish
 from hotloop.serve.answers import answer
 from hotloop.serve.background import in_background
 from hotloop.serve.errors import ApiError, as_api_error
-from hotloop.serve.generation import Delta, Generation
+from hotloop.serve.generation import Delta, Generation, Scored
 from hotloop.serve.grammar import Grammars
 from hotloop.serve.requests import check_count, options, token_logprobs
 from hotloop.serve.schemas import ChatRequest, JsonSchemaFormat, NamedTool, TextFormat, ToolCall
@@ -187,10 +187,11 @@ class ChatAnswer:
         named = isinstance(self._request.tool_choice, NamedTool)
         return "tool_calls" if calls and not named else finish.value
 
-    def _logprobs(self, found: list[tuple[int, TopLogprobs]]) -> dict[str, Any] | None:
+    def _logprobs(self, found: Sequence[Scored]) -> dict[str, Any] | None:
         if not self._request.logprobs:
             return None
-        return {"content": [token_logprobs(self._served, *pair) for pair in found]}
+        content = [token_logprobs(self._served, token, top) for token, top in found if top]
+        return {"content": content}
 
     def _chunk(
         self,

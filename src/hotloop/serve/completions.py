@@ -13,9 +13,9 @@ from hotloop.runtime.sequence import TopLogprobs
 from hotloop.serve.answers import answer
 from hotloop.serve.background import in_background
 from hotloop.serve.errors import ApiError
-from hotloop.serve.generation import Delta, Generation
+from hotloop.serve.generation import Delta, Generation, Scored
 from hotloop.serve.grammar import Grammars
-from hotloop.serve.requests import check_count, finite, options
+from hotloop.serve.requests import check_count, finite, options, prompts
 from hotloop.serve.schemas import CompletionRequest
 from hotloop.serve.served import Served
 
@@ -32,58 +32,46 @@ async def complete(
         raise ApiError(f"best_of must be n ({request.n}), or left out.", param="best_of")
     if request.stream_options is not None and not request.stream:
         raise ApiError("stream_options needs stream to be true.", param="stream_options")
+    found = await in_background(_prompts, served, request)
+    check_count(len(found), request.n)
     if request.echo and request.logprobs is not None:
-        raise ApiError("echo has no logprobs for the prompt; ask for one of them.", param="echo")
-    prompts = await in_background(_prompts, served, request)
-    check_count(len(prompts), request.n)
+        await in_background(served.engine.executor.prepare_scoring)
     constraint = None
     if request.grammar is not None:
         constraint = await in_background(grammars.lark, request.grammar, "grammar")
     max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     generation = Generation(
         served,
-        prompts,
-        options(served, request, max_tokens, request.logprobs, constraint),
+        found,
+        options(
+            served,
+            request,
+            max_tokens,
+            request.logprobs,
+            constraint,
+            echo=request.echo,
+        ),
     )
     usage = request.stream_options is not None and request.stream_options.include_usage
-    made_of = CompletionAnswer(served, request, prompts)
+    made_of = CompletionAnswer(served, request, len(generation.choices))
     return await answer(http, generation, made_of, request.stream, usage)
 
 
 def _prompts(served: Served, request: CompletionRequest) -> list[list[int]]:
-    given: Sequence[str | int | list[int]] = (
-        [request.prompt] if isinstance(request.prompt, str) else request.prompt
-    )
-    if not given:
-        raise ApiError("prompt is empty.", param="prompt")
-    tokens = [token for token in given if isinstance(token, int)]
-    prompts = [tokens] if tokens else [one for one in given if not isinstance(one, int)]
-    found = [_tokens(served, prompt) for prompt in prompts]
-    for one in found:
-        served.check_prompt(one, "prompt")
-    return found
-
-
-def _tokens(served: Served, prompt: str | list[int]) -> list[int]:
-    if isinstance(prompt, str):
-        return served.encode_prompt(prompt, "prompt")
-    wrong = next((token for token in prompt if token >= served.vocab), None)
-    if wrong is not None:
-        text = f"there is no token {wrong}; the model has 0 to {served.vocab - 1}."
-        raise ApiError(text, param="prompt")
-    return prompt
+    if not request.suffix:
+        return prompts(served, request.prompt, "prompt", served.encode_prompt)
+    if request.echo:
+        raise ApiError("echo and suffix exclude each other.", param="suffix")
+    return [served.encode_infill(request.prompt, request.suffix)]
 
 
 class CompletionAnswer:
     """Completions and their chunks (`hotloop.serve.answers.Answer`)."""
 
-    def __init__(
-        self, served: Served, request: CompletionRequest, prompts: list[list[int]]
-    ) -> None:
+    def __init__(self, served: Served, request: CompletionRequest, choices: int) -> None:
         self._served = served
         self._request = request
-        self._echoed = [self._echo(prompt) for prompt in prompts for _ in range(request.n)]
-        self._offsets = [len(text) for text in self._echoed]
+        self._offsets = [0] * choices
         self._head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
@@ -92,21 +80,13 @@ class CompletionAnswer:
             "system_fingerprint": f"hotloop-{__version__}",
         }
 
-    def _echo(self, prompt: list[int]) -> str:
-        if not self._request.echo:
-            return ""
-        return self._served.tokenizer.decode(prompt, special=False)
-
     def opening(self) -> Iterator[dict[str, Any]]:
-        for index, text in enumerate(self._echoed):
-            if text:
-                yield self._chunk(index, text, None, None)
+        yield from ()
 
     def events(self, delta: Delta) -> Iterator[dict[str, Any]]:
         finish = delta.finish.value if delta.finish else None
-        yield self._chunk(
-            delta.index, delta.text, self._logprobs(delta.index, delta.logprobs), finish
-        )
+        logprobs = self._logprobs(delta.index, delta.logprobs)
+        yield self._chunk(delta.index, delta.text, logprobs, finish)
 
     def usage_event(self, usage: dict[str, object]) -> dict[str, Any]:
         return self._head | {"choices": [], "usage": usage}
@@ -114,7 +94,7 @@ class CompletionAnswer:
     def whole(self, deltas: list[Delta], usage: dict[str, object]) -> dict[str, Any]:
         choices = [
             self._choice(index, [delta for delta in deltas if delta.index == index])
-            for index in range(len(self._echoed))
+            for index in range(len(self._offsets))
         ]
         return self._head | {"choices": choices, "usage": usage}
 
@@ -123,7 +103,7 @@ class CompletionAnswer:
         assert finish is not None
         return {
             "index": index,
-            "text": self._echoed[index] + "".join(delta.text for delta in deltas),
+            "text": "".join(delta.text for delta in deltas),
             "logprobs": self._logprobs(index, [one for delta in deltas for one in delta.logprobs]),
             "finish_reason": finish.value,
         }
@@ -139,24 +119,23 @@ class CompletionAnswer:
         }
         return self._head | {"choices": [choice]}
 
-    def _logprobs(self, index: int, found: list[tuple[int, TopLogprobs]]) -> dict[str, Any] | None:
+    def _logprobs(self, index: int, found: Sequence[Scored]) -> dict[str, Any] | None:
         if self._request.logprobs is None:
             return None
-        text_of = self._served.tokenizer.token_text
-        tokens = [text_of(token) for token, _ in found]
-        offsets = []
-        for text in tokens:
+        tokenizer = self._served.tokenizer
+        tokens, offsets = [], []
+        for token, _ in found:
+            tokens.append(tokenizer.token_text(token))
             offsets.append(self._offsets[index])
-            self._offsets[index] += len(text)
+            if not tokenizer.codec.is_special(token):  # one that has no place in the text
+                self._offsets[index] += len(tokens[-1])
         return {
             "tokens": tokens,
-            "token_logprobs": [finite(top.chosen) for _, top in found],
-            "top_logprobs": [
-                {
-                    text_of(token): finite(logprob)
-                    for token, logprob in zip(top.tokens, top.logprobs, strict=True)
-                }
-                for _, top in found
-            ],
+            "token_logprobs": [top and finite(top.chosen) for _, top in found],
+            "top_logprobs": [top and self._top(top) for _, top in found],
             "text_offset": offsets,
         }
+
+    def _top(self, top: TopLogprobs) -> dict[str, float]:
+        texts = map(self._served.tokenizer.token_text, top.tokens)
+        return dict(zip(texts, map(finite, top.logprobs), strict=True))

@@ -21,7 +21,6 @@ _TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
     500: "server_error",
-    501: "not_implemented_error",
     503: "server_error",
 }
 

@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.runtime.logprobs import PromptLogprobs
 from hotloop.runtime.sampling import Sampling
 from hotloop.runtime.sequence import Constraint, Finish, Output, TopLogprobs
 from hotloop.runtime.sequence import Sequence as Tokens
@@ -22,13 +23,24 @@ from hotloop.serve.errors import ApiError
 from hotloop.serve.served import Served
 from hotloop.serve.stops import StopFinder
 
+#: Ends that are not the doing of a sequence itself, nor of its client.
+FAILURES = (Finish.ERROR, Finish.CANCELLED)
+
+
+def failure(served: Served, output: Output) -> ApiError:
+    """Whose doing one of `FAILURES` is: the engine's, or a grammar's that cannot go on."""
+    if output.finish is Finish.CANCELLED:
+        return ApiError("the server is shutting down.", 503, code="unavailable")
+    return ApiError(output.error, 500 if served.engine.failure else 400)
+
 
 @dataclass(frozen=True)
 class Options:
     """How every choice of a request is generated.
 
     `max_tokens` None means what the context still holds. `constraint` makes a grammar for one
-    choice. `special` shows the text of control tokens.
+    choice. `special` shows the text of control tokens. `echo` puts the prompt before
+    each choice; `logprobs` then are those of its tokens, too.
     """
 
     max_tokens: int | None
@@ -39,6 +51,11 @@ class Options:
     logprobs: int | None = None
     constraint: Callable[[], Constraint] | None = None
     special: bool = False
+    echo: bool = False
+
+
+#: A token and how likely it was, which nobody knows of the first one.
+Scored = tuple[int, TopLogprobs | None]
 
 
 @dataclass(frozen=True)
@@ -47,7 +64,7 @@ class Delta:
 
     index: int
     text: str
-    logprobs: list[tuple[int, TopLogprobs]] = field(default_factory=list)
+    logprobs: list[Scored] = field(default_factory=list)
     finish: Finish | None = None
 
 
@@ -64,10 +81,12 @@ class Choice:
         self.seen = 0.0  # when its last tokens came
         self.cached = 0
         self.ended = False
+        self._begun = False
         self._text = served.tokenizer.stream(options.special)
         self._stops = StopFinder(options.stops)
         self._stop_ids = options.sampling.stop_ids
-        self._held: list[tuple[int, TopLogprobs]] = []
+        self._held: list[Scored] = []
+        self._echo = served.tokenizer.decode(prompt, special=False) if options.echo else ""
 
     def take(self, output: Output) -> Delta | None:
         """What `output` adds; None where nothing is certain yet. Sets `ended`."""
@@ -89,7 +108,16 @@ class Choice:
         if not text and finish is None:
             return None
         held, self._held = self._held, []
+        if not self._begun:
+            self._begun = True
+            text, held = self._echo + text, [*self._prompt_logprobs(), *held]
         return Delta(self.index, text, held, finish)
+
+    def _prompt_logprobs(self) -> list[Scored]:
+        reader = self.sequence.reader
+        if not isinstance(reader, PromptLogprobs):
+            return []
+        return list(zip(self.prompt, [None, *reader.found], strict=True))
 
 
 class Generation:
@@ -117,6 +145,9 @@ class Generation:
         options, room = self.options, self.served.context + 1 - len(prompt)
         more = room if options.max_tokens is None else min(options.max_tokens, room)
         seed = (options.sampling.seed + copy) % 2**64
+        reader = None
+        if options.echo and options.logprobs is not None:
+            reader = PromptLogprobs(prompt, options.logprobs)
         sequence = Tokens(
             list(prompt),
             len(prompt) + more,
@@ -125,6 +156,7 @@ class Generation:
             options.bias,
             options.constraint() if options.constraint else None,
             options.logprobs,
+            reader,
         )
         return Choice(index, self.served, prompt, options, sequence)
 
@@ -136,7 +168,7 @@ class Generation:
     def submit(self) -> None:
         """Hand all choices to the engine, which takes all or none: see `Engine.submit`."""
         self._submitted = time.perf_counter()
-        if self.options.max_tokens == 0:
+        if self.options.max_tokens == 0 and self.choices[0].sequence.reader is None:
             for choice in self.choices:
                 self._queue.put_nowait((choice.index, Output([], 0, finish=Finish.LENGTH)))
         else:
@@ -161,9 +193,9 @@ class Generation:
             choice = self.choices[index]
             if choice.ended:
                 continue  # tokens after a stop string
-            if output.finish in (Finish.ERROR, Finish.CANCELLED):
+            if output.finish in FAILURES:
                 choice.ended = True
-                raise self._failure(output)
+                raise failure(self.served, output)
             if output.tokens:
                 self._note_time(choice)
             delta = choice.take(output)
@@ -176,12 +208,6 @@ class Generation:
             yield delta
             if not self._queue.empty():
                 await asyncio.sleep(0)  # so that one that is behind does not keep others waiting
-
-    def _failure(self, output: Output) -> ApiError:
-        """Whose doing it is: the engine's, which has failed, or a grammar's that cannot go on."""
-        if output.finish is Finish.CANCELLED:
-            return ApiError("the server is shutting down.", 503, code="unavailable")
-        return ApiError(output.error, 500 if self.served.engine.failure else 400)
 
     def _note_time(self, choice: Choice) -> None:
         now = time.perf_counter()

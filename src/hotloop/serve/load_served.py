@@ -6,11 +6,13 @@ from contextlib import contextmanager
 
 from hotloop.api import Model
 from hotloop.backends.cpu.bandwidth import read_gbps
+from hotloop.frontends.config import Fields
 from hotloop.ir.ops import CHUNK
 from hotloop.report.counts import traffic
 from hotloop.runtime.batch import BatchExecutor
 from hotloop.runtime.engine import Engine
 from hotloop.runtime.executor import Row
+from hotloop.runtime.pooling import Pooling
 from hotloop.runtime.sampling import Sampling
 from hotloop.serve.metrics import Metrics
 from hotloop.serve.served import Served
@@ -25,12 +27,18 @@ PROBE_SECONDS = 0.3
 
 @contextmanager
 def make_served(
-    model: Model, name: str | None, parallel: int, pages: int | None, queue: int
+    model: Model,
+    name: str | None,
+    parallel: int,
+    pages: int | None,
+    queue: int,
+    pooling: Pooling | None = None,
 ) -> Iterator[Served]:
     """`model`, called `name` (None: as its file), for `parallel` requests at a time.
 
     `pages` None makes room for two full contexts, or for as much as all rows can fill where that
-    is less: prompts are seldom long, and what is too much waits.
+    is less: prompts are seldom long, and what is too much waits. `pooling` None is what the
+    model's file says.
     """
     if model.tokenizer is None:
         raise UnsupportedError(f"{model.path} has no tokenizer, which serving text needs.")
@@ -47,6 +55,8 @@ def make_served(
         model.config.vocab,
         int(time.time()),
         Metrics(engine),
+        width=model.config.width,
+        pooling=pooling or _pooling(model),
         weight_bytes=weight_bytes,
         bandwidth=1e9 * read_gbps(min(weight_bytes, PROBE_BYTES), model.threads, PROBE_SECONDS),
         facts=_facts(model, parallel),
@@ -58,6 +68,12 @@ def make_served(
     finally:
         engine.close()
         executor.close()
+
+
+def _pooling(model: Model) -> Pooling:
+    """As the model's file says, in GGUF's numbers; else the last token, which has seen all."""
+    said = Fields(model.decoder.file).get("pooling_type", "", int, 0)
+    return "mean" if said == 1 else "last"
 
 
 def _compile(executor: BatchExecutor) -> None:

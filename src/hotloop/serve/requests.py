@@ -1,7 +1,7 @@
 """From a request's fields to a generation's options: what both endpoints for text share."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ def options(
     logprobs: int | None,
     constraint: Callable[[], Constraint] | None = None,
     special: bool = False,
+    echo: bool = False,
 ) -> Options:
     """`Options` for `request`. Without a seed, a random one is used."""
     seed = secrets.randbits(64) if request.seed is None else request.seed % 2**64
@@ -42,7 +43,7 @@ def options(
     )
     bias = _bias(served, request.logit_bias)
     return Options(
-        max_tokens, sampling, request.n, request.stops, bias, logprobs, constraint, special
+        max_tokens, sampling, request.n, request.stops, bias, logprobs, constraint, special, echo
     )
 
 
@@ -51,6 +52,32 @@ def check_count(prompts: int, n: int) -> None:
     if prompts * n > MAX_CHOICES:
         text = f"{prompts} prompts with n = {n} are {prompts * n} choices; at most {MAX_CHOICES}."
         raise ApiError(text, param="n")
+
+
+def prompts(
+    served: Served,
+    given: str | Sequence[str | int | list[int]],
+    param: str,
+    encode: Callable[[str, str], list[int]],
+) -> list[list[int]]:
+    """The tokens of each prompt: of a text or tokens, or of several of either."""
+    if isinstance(given, str):
+        given = [given]
+    if not given:
+        raise ApiError(f"{param} is empty.", param=param)
+    tokens = [token for token in given if isinstance(token, int)]
+    found = []
+    for one in [tokens] if tokens else given:
+        if isinstance(one, str):
+            one = encode(one, param)
+        assert isinstance(one, list)
+        wrong = next((token for token in one if token >= served.vocab), None)
+        if wrong is not None:
+            text = f"there is no token {wrong}; the model has 0 to {served.vocab - 1}."
+            raise ApiError(text, param=param)
+        served.check_prompt(one, param)
+        found.append(one)
+    return found
 
 
 def _bias(served: Served, by_token: dict[str, float] | None) -> NDArray[np.float32] | None:

@@ -65,7 +65,9 @@ class CompletionRequest(Sampled):
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     best_of: int | None = Field(None, ge=1, description="Must be n, or left out.")
-    suffix: None = Field(None, description="Is not supported.")
+    suffix: str | None = Field(
+        None, description="What comes after, for models that are made to fill in."
+    )
 
 
 class TextPart(Request):
@@ -165,10 +167,14 @@ class ChatRequest(Sampled):
 
 class EmbeddingsRequest(Request):
     model: str | None = None
-    input: str | list[str] | list[Token] | list[list[Token]]
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, ge=1)
-    user: str | None = None
+    input: str | list[str] | list[Token] | list[list[Token]] = Field(
+        description="A text, tokens, or several of either."
+    )
+    encoding_format: Literal["float", "base64"] = Field(
+        "float", description="base64: of little-endian float32."
+    )
+    dimensions: int | None = Field(None, ge=1, description="The model's, or left out.")
+    user: str | None = Field(None, description="Has no effect.")
 
 
 class TokenizeRequest(Request):
@@ -269,6 +275,24 @@ class CompletionResponse(BaseModel):
     choices: list[CompletionChoice]
     usage: Usage
     system_fingerprint: str
+
+
+class Embedding(BaseModel):
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingsUsage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsResponse(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingsUsage
 
 
 class ModelCard(BaseModel):

@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hotloop.frontends.chat_template import render_conversation
-from hotloop.frontends.tokenizer import Tokenizer
+from hotloop.frontends.tokenizer import Tokenizer, infill_ids
 from hotloop.runtime.engine import Engine
+from hotloop.runtime.pooling import Pooling
 from hotloop.serve.errors import ApiError
 from hotloop.serve.metrics import Metrics
 
@@ -19,6 +20,7 @@ CHARACTERS_PER_TOKEN = 32
 class Served:
     """`context` and `vocab` count tokens, `created` is in seconds since 1970.
 
+    `width` is the length of its hidden states, and `pooling` how they become embeddings.
     `weight_bytes` is what a token reads of the weights, `bandwidth` what the memory gives at most,
     in bytes per second: together, the limit of tokens per second for one stream.
     """
@@ -30,6 +32,8 @@ class Served:
     vocab: int
     created: int
     metrics: Metrics
+    width: int = 0
+    pooling: Pooling = "last"
     weight_bytes: int = 0
     bandwidth: float = 0.0
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -48,7 +52,28 @@ class Served:
         """The tokens of a prompt that is text: with BOS, where the model's file says so."""
         return self._with_bos(self.encode(text, param))
 
-    def encode(self, text: str, param: str) -> list[int]:
+    def encode_infill(self, prompt: object, suffix: str) -> list[int]:
+        """The tokens of a prompt whose continuation comes before `suffix`."""
+        marks = infill_ids(self.tokenizer.codec)
+        if marks is None:
+            raise ApiError(
+                f"{self.name} was not made to fill in: it has no tokens for that.", param="suffix"
+            )
+        if not isinstance(prompt, str):
+            raise ApiError("suffix needs a prompt that is one text.", param="suffix")
+        before, after, middle = marks
+        text = self.encode(prompt, "prompt", special=False)
+        end = self.encode(suffix, "suffix", special=False)
+        tokens = self._with_bos([before, *text, after, *end, middle])
+        self.check_prompt(tokens, "prompt")
+        return tokens
+
+    def encode_text(self, text: str, param: str) -> list[int]:
+        """The tokens of a text that is embedded: with EOS, too, where the model's file says so."""
+        tokens, eos = self.encode_prompt(text, param), self.tokenizer.eos_id
+        return [*tokens, eos] if self.tokenizer.adds_eos and eos is not None else tokens
+
+    def encode(self, text: str, param: str, special: bool = True) -> list[int]:
         if len(text) > self.context * CHARACTERS_PER_TOKEN:
             raise ApiError(
                 f"{param} has {len(text)} characters, too many for a context of {self.context} "
@@ -56,7 +81,7 @@ class Served:
                 param=param,
                 code="context_length_exceeded",
             )
-        return self.tokenizer.encode(text)
+        return self.tokenizer.encode(text, special)
 
     def check_prompt(self, tokens: Sequence[int], param: str) -> None:
         """Raise where `tokens` cannot be a prompt that a token follows."""
