@@ -253,18 +253,6 @@ def test_llama3_takes_whole_words_and_adds_bos() -> None:
     assert loaded(byte_level_model("gpt-2", add_bos_token=True)).adds_bos
 
 
-def test_texts_that_are_embedded_may_end_with_eos() -> None:
-    """As Qwen3-Embedding's do."""
-    fields = {
-        "tokens": [*ALPHABET, "ca", "<e>"],
-        "token_type": [1] * 257 + [3],
-        "merges": ["c a"],
-        "eos_token_id": 257,
-    }
-    assert loaded(byte_level_model("qwen2", **fields, add_eos_token=True)).adds_eos
-    assert not loaded(byte_level_model("qwen2", **fields)).adds_eos
-
-
 def test_models_without_tokenizer() -> None:
     assert load_tokenizer(model()) is None
     assert load_tokenizer(model(model="no_vocab")) is None
@@ -391,6 +379,8 @@ def test_sentencepiece_by_hand() -> None:
     assert texts(bare, bare.encode("abab")) == ["ab", "ab"]
     assert bare.decode(bare.encode(" ab")) == " ab"
     assert not bare.adds_bos
+    assert not bare.adds_eos
+    assert loaded(sentencepiece_model(pieces, add_eos_token=True)).adds_eos
 
 
 def test_sentencepiece_special_tokens() -> None:
