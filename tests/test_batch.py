@@ -36,9 +36,10 @@ def long_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["q8", "f32"])
+@pytest.fixture(scope="module", params=[("q8", "f16"), ("f32", "f32"), ("q8", "q8")], ids="-".join)
 def model(long_llama: Path, request: pytest.FixtureRequest) -> Iterator[Model]:
-    with load(long_llama, 2, activations=request.param) as model:
+    activations, kv_cache = request.param
+    with load(long_llama, 2, activations=activations, kv_cache=kv_cache) as model:
         yield model
 
 
@@ -186,7 +187,7 @@ def test_a_page_that_is_copied_is_the_same(model: Model, batch: BatchExecutor) -
 def test_every_rung_and_any_threads(
     model: Model, long_llama: Path, threads: int, schedule: str
 ) -> None:
-    with load(long_llama, threads, schedule, model.activations) as other:
+    with load(long_llama, threads, schedule, model.activations, kv_cache=model.kv_cache) as other:
         batch = other.batch(3, pages=4)
         free = list(range(batch.pages))
         placed = [Placed(batch, prompt(n, model), free, n) for n in (3, 70, 11)]

@@ -172,6 +172,7 @@ def test_options_out_of_range(model: Model, options: dict[str, float]) -> None:
         ({"threads": -1}, UsageError, "at least one thread"),
         ({"schedule": "sideways"}, UsageError, "not one of ops, fused"),
         ({"activations": "q3"}, UsageError, "must be one of q8, f32"),
+        ({"kv_cache": "q4"}, UsageError, "kv_cache is 'q4'; it must be one of f16, q8, f32"),
         ({"context": 0}, ContextError, "made for 1 to 256"),
         ({"context": 257}, ContextError, "made for 1 to 256"),
         ({"wake": "drowsy"}, UsageError, "must be one of parked, spinning"),

@@ -19,6 +19,7 @@ ONE = tensor("f32", 1, 96)
 POS, RING, CONTROL = tensor("i32", 1), tensor("i32", 1, 64), tensor("control", 1)
 PAGES = tensor("i32", 1, 3)
 HALF, FULL = tensor("f16", 5, 2, 256, 48), tensor("f32", 5, 2, 256, 48)
+CODES = tensor("i8", 5, 2, 256, 52)
 HEADS = {"heads": 2, "scale": 0.25, "softcap": 0.0, "window": 0}
 ROUTE = {"group_best": 1, "groups": 1, "scoring": "softmax", "top": 2, "top_groups": 1}
 WEIGH = {"normalise": 0, "scale": 2.5}
@@ -43,6 +44,10 @@ OPERANDS: list[tuple[str, tuple[TensorType, ...], dict]] = [
     ),
     ("store_keys", (HALF, X, POS, PAGES), {"head_dim": 48}),
     ("store_values", (FULL, X, POS, PAGES), {"head_dim": 48}),
+    ("store_keys", (CODES, X, POS, PAGES), {"head_dim": 48}),
+    ("store_values", (CODES, X, POS, PAGES), {"head_dim": 48}),
+    ("attention", (X, CODES, CODES, POS, PAGES), HEADS),
+    ("attend", (ONE, CODES, CODES, POS, PAGES), HEADS),
     ("attention", (X, HALF, HALF, POS, PAGES), HEADS),
     ("attention", (X, FULL, FULL, POS, PAGES), HEADS),
     ("attend", (ONE, HALF, HALF, POS, PAGES), HEADS),
@@ -95,7 +100,7 @@ def test_aarch64_calls_nothing(spec: OpSpec) -> None:
     text = code(spec, AARCH64)
     assert not re.findall(r"^\s+blr?\s", text, re.MULTILINE)
     if spec.name in ("attend", "attention", "linear", "rms_norm"):
-        assert "fmla" in text
+        assert ("smull" if CODES in spec.operands else "fmla") in text
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=IDS)
@@ -103,7 +108,7 @@ def test_avx2_calls_nothing(spec: OpSpec) -> None:
     text = code(spec, AVX2)
     assert not re.findall(r"^\s+callq?\s", text, re.MULTILINE)
     if spec.name in ("attend", "attention", "linear", "rms_norm"):
-        assert "vfmadd" in text
+        assert ("vpmaddwd" if CODES in spec.operands else "vfmadd") in text
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=IDS)

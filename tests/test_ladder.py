@@ -25,11 +25,15 @@ def generate(model: Model, ids: list[int], n: int, **options: float) -> list[int
     return [token.id for token in model.generate(ids, n, stop_ids=(), **options)]
 
 
-@pytest.mark.parametrize("activations", ["q8", "f32"])
-def test_tiny_models_agree(tiny: Path, activations: str) -> None:
+@pytest.mark.parametrize(
+    ("activations", "kv_cache"),
+    [("q8", None), ("f32", None), ("q8", "q8"), ("f32", "q8")],
+    ids=["q8", "f32", "q8-q8", "f32-q8"],
+)
+def test_tiny_models_agree(tiny: Path, activations: str, kv_cache: str | None) -> None:
     seen = []
     for threads in THREADS:
-        with load(tiny, threads, SCHEDULES[0], activations) as bottom:
+        with load(tiny, threads, SCHEDULES[0], activations, kv_cache=kv_cache) as bottom:
             rungs = [bottom, *(bottom.with_schedule(name) for name in SCHEDULES[1:])]
             for model in rungs:
                 logits = model.logits(PROMPT)

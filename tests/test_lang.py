@@ -25,6 +25,7 @@ from hotloop.lang import (
     compare_exchange,
     constant,
     dot2,
+    dot2_wide,
     dot4,
     dot4_signed,
     f16,
@@ -356,6 +357,24 @@ def test_dot_products_are_exact(target: Target, lanes: int) -> None:
 
 @both_targets
 @pytest.mark.parametrize("lanes", [8, 16, 32])
+def test_wide_dot_products_are_exact(target: Target, lanes: int) -> None:
+    random = np.random.default_rng(lanes)
+    a, b = random.integers(-32768, 32768, (2, lanes)).astype(np.int16)
+    a[:4], b[:4] = [32767, 32767, -32768, -32768], [-32768, -32768, 32767, 32767]
+    total = random.integers(-1000, 1000, lanes // 2).astype(np.int32)
+
+    def body(out: Pointer, *x: Pointer) -> None:
+        left, right = (p.cast(i16).load(lanes=lanes) for p in x[:2])
+        out.cast(i32).store(dot2_wide(left, right, x[2].cast(i32).load(lanes=lanes // 2)))
+
+    out = np.zeros(lanes // 2, np.int32)
+    compiled(body, 4, target)(out, a, b, total)
+    sums = (a.astype(np.int64) * b).reshape(-1, 2).sum(axis=1) + total
+    np.testing.assert_array_equal(out, sums.astype(np.int32))
+
+
+@both_targets
+@pytest.mark.parametrize("lanes", [8, 16, 32])
 def test_pairs_widen_before_they_are_added(target: Target, lanes: int) -> None:
     x = np.resize(np.array([32767, 32767, -32768, -32768, 5, -7], np.int16), lanes)
 
@@ -487,6 +506,7 @@ MISTAKES: dict[str, tuple[Callable[[Pointer], object], str]] = {
     "bits of floats": (lambda p: p.cast(f32)[0] & 1, "no meaning for f32"),
     "integer division": (lambda p: p.cast(i32)[0] / 2, "no meaning for i32"),
     "dot2 of signed": (lambda p: dot2(*[p.cast(i8).load(lanes=32)] * 2), "dot2 takes u8 and i8"),
+    "dot2_wide": (lambda p: dot2_wide(*[p.load(lanes=16)] * 3), "takes i16 lanes"),
     "dot4_signed": (lambda p: dot4_signed(*[p.load(lanes=32)] * 2), "takes i8 lanes"),
     "wrong store": (lambda p: p.cast(f16).store(p.cast(f32)[0]), "to f16 elements, not f32"),
 }

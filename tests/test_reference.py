@@ -66,16 +66,31 @@ def test_every_token_id(smollm: Model) -> None:
         assert smollm.prompt_ids(case["prompt"]) == case["prompt_ids"]
 
 
-def test_eight_bit_activations_stay_close(smollm: Model) -> None:
-    """KL over the 16 most likely tokens, which hold nearly all of the probability."""
+def distance(model: Model) -> tuple[float, float]:
+    """The mean KL over the 16 most likely tokens, which hold nearly all of the probability, and the
+    share of positions where the most likely token is llama.cpp's.
+    """
     divergences, right = [], []
     for ids, top, expected in reference_rows():
-        found = log_softmax(smollm.logits(ids))
+        found = log_softmax(model.logits(ids))
         picked = np.take_along_axis(found, top, axis=1)
         divergences.append((np.exp(expected) * (expected - picked)).sum(axis=1))
         right.append(found.argmax(axis=1) == top[:, 0])
-    assert np.concatenate(divergences).mean() < 0.01
-    assert np.concatenate(right).mean() >= 0.95
+    return float(np.concatenate(divergences).mean()), float(np.concatenate(right).mean())
+
+
+def test_eight_bit_activations_stay_close(smollm: Model) -> None:
+    divergence, right = distance(smollm)
+    assert divergence < 0.01
+    assert right >= 0.95
+
+
+def test_an_eight_bit_cache_stays_close(default_model: Path) -> None:
+    """With float32 activations, so that the cache is all that differs."""
+    with load(default_model, 2, activations="f32", kv_cache="q8", context=128) as model:
+        divergence, right = distance(model)
+    assert divergence < 0.01
+    assert right >= 0.95
 
 
 @pytest.mark.parametrize("schedule", ["ops", "tokens"])

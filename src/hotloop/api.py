@@ -48,6 +48,7 @@ from hotloop.util.remarks import Remark
 #: The default context is the model's own, up to this: its cache is memory that few prompts need.
 DEFAULT_CONTEXT = 8192
 ACTIVATIONS = ("q8", "f32")
+KV_CACHE = ("f16", "q8", "f32")
 WAKE = ("parked", "spinning")
 
 Progress = Callable[[int, int | None, str], None]
@@ -85,6 +86,7 @@ def load(
     activations: str = "q8",
     context: int | None = None,
     *,
+    kv_cache: str | None = None,
     wake: str | None = None,
     quantize: str | None = None,
     progress: Progress = lambda done, total, what: None,
@@ -94,9 +96,10 @@ def load(
 
     threads       size of the team; None: what affinity and cgroup quota grant
     schedule      the rung of the ladder: ops, fused, looped, pipelined or tokens
-    activations   "q8" rounds the inputs of quantised weights to 8 bit; "f32" keeps float32, also
-                  in the KV cache
+    activations   "q8" rounds the inputs of quantised weights to 8 bit; "f32" keeps float32
     context       positions of the KV cache; None: the model's own, up to 8,192
+    kv_cache      "f16", "f32", or "q8": 8-bit codes, half the memory of f16; None: float32 where
+                  the activations are, else float16
     wake          "parked" or "spinning" threads between launches; None: HOTLOOP_WAKE
     quantize      round the matrices of an unquantised model to q8_0, q4_0 or q4_1; None: leave them
     progress      called with (bytes done, bytes in all or None, what) during long work
@@ -106,6 +109,8 @@ def load(
     started = time.perf_counter()
     settings.check_environment()
     _check_choice("activations", activations, ACTIVATIONS)
+    if kv_cache is not None:
+        _check_choice("kv_cache", kv_cache, KV_CACHE)
     wake = wake or settings.WAKE.get()
     _check_choice("wake", wake, WAKE)
     if quantize is not None:
@@ -126,7 +131,9 @@ def load(
             if file.packed:
                 raise UsageError(f"{path} is packed already; quantise the file it was made from.")
             decoder = quantised(decoder, quantize)
-        step = Step(context=_context(decoder.config, context), activations=activations)
+        step = Step(
+            context=_context(decoder.config, context), activations=activations, kv_cache=kv_cache
+        )
         graph = decoder.graph(step)
         opened = time.perf_counter()
         team = Team(threads or settings.THREADS.get() or available_threads(), wake)
@@ -243,6 +250,11 @@ class Model:
     @property
     def activations(self) -> str:
         return self._step.activations
+
+    @property
+    def kv_cache(self) -> str:
+        """What the KV cache holds: "f16", "f32" or "q8"."""
+        return self._step.kv_cache or self._step.cache_format
 
     @property
     def context(self) -> int:

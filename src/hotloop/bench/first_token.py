@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -23,7 +24,12 @@ TIME_LIMIT = 600.0
 
 
 def measure(
-    path: Path, threads: int, activations: str, quantize: str | None, repeats: int
+    path: Path,
+    threads: int,
+    activations: str,
+    kv_cache: str,
+    quantize: str | None,
+    repeats: int,
 ) -> list[FirstToken]:
     """[cold, warm]: with an empty cache of machine code, and with what the cold run left there.
 
@@ -33,7 +39,8 @@ def measure(
     pairs = []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory(prefix="hotloop-bench-") as cache:
-            pairs.append([_probe(path, threads, activations, quantize, cache) for _ in range(2)])
+            options = [str(threads), activations, kv_cache, *([quantize] if quantize else [])]
+            pairs.append([_probe(path, options, cache) for _ in range(2)])
     return [
         FirstToken(
             *(
@@ -45,9 +52,7 @@ def measure(
     ]
 
 
-def _probe(
-    path: Path, threads: int, activations: str, quantize: str | None, cache: str
-) -> FirstToken:
+def _probe(path: Path, options: Sequence[str], cache: str) -> FirstToken:
     """One process from start to first token; the system's monotonic clock is the same in both."""
     environment = {
         **os.environ,
@@ -55,7 +60,6 @@ def _probe(
         settings.CODE_CACHE.name: "1",
         settings.DEBUG.name: "0",
     }
-    options = [str(threads), activations, *([quantize] if quantize else [])]
     command = [sys.executable, "-m", __name__, str(path.absolute()), *options]
     started = time.monotonic()
     try:
@@ -74,12 +78,16 @@ def _probe(
     return FirstToken(start=begun - started, total=ended - started, **parts)
 
 
-def _child(path: str, threads: str, activations: str, quantize: str | None = None) -> None:
+def _child(
+    path: str, threads: str, activations: str, kv_cache: str, quantize: str | None = None
+) -> None:
     from hotloop.api import load
     from hotloop.bench.prompts import sample_ids
 
     begun = time.monotonic()
-    with load(path, int(threads), activations=activations, quantize=quantize) as model:
+    with load(
+        path, int(threads), activations=activations, kv_cache=kv_cache, quantize=quantize
+    ) as model:
         ids = sample_ids(model.config.vocab, PROMPT_TOKENS)
         ready = time.monotonic()
         next(iter(model.generate(ids, max_tokens=1, stop_ids=())))

@@ -85,7 +85,12 @@ def bench(
 
     progress(0, None, "first token")
     cold, warm = first_token.measure(
-        model.path, model.threads, model.activations, model.decoder.quantised, min(rounds, 3)
+        model.path,
+        model.threads,
+        model.activations,
+        model.kv_cache,
+        model.decoder.quantised,
+        min(rounds, 3),
     )
     return BenchResult(
         model=model.path.name,

@@ -141,7 +141,7 @@ class _Rung:
         self.batch = batch
         self.limit = model.context
         self.vocab = model.config.vocab
-        step = Step(batch, model.context, model.activations, batch=True)
+        step = Step(batch, model.context, model.activations, batch=True, kv_cache=model.kv_cache)
         graph = model.decoder.graph(step)
         self.program = compile_graph(graph, host(model.threads), rung).program
 

@@ -23,6 +23,7 @@ def bench(
     threads: options.Threads = None,
     context: options.Context = 1024,
     activations: options.Activations = "q8",
+    kv_cache: options.KvCache = None,
     quantize: options.Quantize = None,
     rungs: Annotated[
         str, typer.Option("--rungs", metavar="NAMES", help="Which rungs, separated by commas.")
@@ -66,7 +67,9 @@ def bench(
         raise UsageError(f"--rungs {rungs!r}: choose from {', '.join(SCHEDULES)}.")
     name = options.model_name(argument, model)
     with (
-        load_model(name, threads, schedule, activations, context, quantize=quantize) as loaded,
+        load_model(
+            name, threads, schedule, activations, context, kv_cache=kv_cache, quantize=quantize
+        ) as loaded,
         progress_bar() as progress,
     ):
         if profile:

@@ -40,6 +40,7 @@ def diff(
     context: options.Context = 256,
     schedule: options.Schedule = "tokens",
     activations: options.Activations = "q8",
+    kv_cache: options.KvCache = None,
     quantize: options.Quantize = None,
 ) -> None:
     """Find the first op where machine code and NumPy part.
@@ -50,7 +51,9 @@ def diff(
     from hotloop.report.diff import compare
 
     name = options.model_name(argument, model)
-    with load_model(name, threads, "ops", activations, context, quantize=quantize) as loaded:
+    with load_model(
+        name, threads, "ops", activations, context, kv_cache=kv_cache, quantize=quantize
+    ) as loaded:
         tokens = loaded.prompt_ids(prompt) if ids is None else _parse_ids(ids)
         found = compare(loaded, tokens)
         same = _ops_verdict(found, tolerance)

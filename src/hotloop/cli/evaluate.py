@@ -49,6 +49,7 @@ def evaluate(
     threads: options.Threads = None,
     schedule: options.Schedule = "tokens",
     activations: options.Activations = "q8",
+    kv_cache: options.KvCache = None,
     quantize: options.Quantize = None,
     as_json: options.Json = False,
 ) -> None:
@@ -68,7 +69,9 @@ def evaluate(
     name = options.model_name(argument, model)
     with ExitStack() as stack:
         loaded = stack.enter_context(
-            load_model(name, threads, schedule, activations, context, quantize=quantize)
+            load_model(
+                name, threads, schedule, activations, context, kv_cache=kv_cache, quantize=quantize
+            )
         )
         reference, reference_name = None, None
         if against is not None:

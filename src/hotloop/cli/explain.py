@@ -14,12 +14,15 @@ def explain(
     context: options.Context = None,
     schedule: options.Schedule = "tokens",
     activations: options.Activations = "q8",
+    kv_cache: options.KvCache = None,
     quantize: options.Quantize = None,
     as_json: options.Json = False,
 ) -> None:
     """Show what a token costs, and what the passes did."""
     name = options.model_name(argument, model)
-    with load_model(name, threads, schedule, activations, context, quantize=quantize) as loaded:
+    with load_model(
+        name, threads, schedule, activations, context, kv_cache=kv_cache, quantize=quantize
+    ) as loaded:
         explanation = loaded.explain()
     if as_json:
         print(json.dumps(explanation.to_json(), indent=2, ensure_ascii=False))

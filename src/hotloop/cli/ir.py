@@ -34,6 +34,7 @@ def ir(
     context: options.Context = None,
     schedule: options.Schedule = "tokens",
     activations: options.Activations = "q8",
+    kv_cache: options.KvCache = None,
     quantize: options.Quantize = None,
 ) -> None:
     """Print the program as text, after any pass.
@@ -47,7 +48,8 @@ def ir(
 
     if graph and after is not None:
         raise UsageError("--graph is what comes before all passes: give it or --after, not both.")
-    made = _graph(options.model_name(argument, model), context, activations, quantize, prefill)
+    chosen = options.model_name(argument, model)
+    made = _graph(chosen, context, activations, kv_cache, quantize, prefill)
     if graph:
         _print(text(made))
         return
@@ -69,6 +71,7 @@ def _graph(
     name: str | None,
     context: int | None,
     activations: str,
+    kv_cache: str | None,
     quantize: str | None,
     prefill: bool,
 ) -> "Graph":
@@ -86,9 +89,8 @@ def _graph(
         made = quantised(made, quantize)
     length = min(context or DEFAULT_CONTEXT, made.config.context)
     tokens = PROMPT_BLOCK if prefill else 1
-    return made.graph(
-        Step(tokens=tokens, context=length, activations=activations, head=not prefill)
-    )
+    step = Step(tokens, length, activations, head=not prefill, kv_cache=kv_cache)
+    return made.graph(step)
 
 
 #: What is coloured on a terminal.

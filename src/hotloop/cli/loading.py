@@ -15,6 +15,7 @@ def load_model(
     activations: str = "q8",
     context: int | None = None,
     *,
+    kv_cache: str | None = None,
     quantize: str | None = None,
 ) -> "Model":
     """`hotloop.api.load`, whose `Model` the caller closes."""
@@ -27,6 +28,7 @@ def load_model(
             schedule=schedule,
             activations=activations,
             context=context,
+            kv_cache=kv_cache,
             quantize=quantize,
             progress=progress,
         )

@@ -52,6 +52,15 @@ Activations = Annotated[
     Literal["q8", "f32"],
     typer.Option("--activations", help="Precision of the inputs of quantised weights."),
 ]
+KvCache = Annotated[
+    Literal["f16", "q8", "f32"] | None,
+    typer.Option(
+        "--kv-cache",
+        help="What keys and values are kept in; q8 takes half of f16 (default: f16, or f32 with "
+        "--activations f32).",
+        show_default=False,
+    ),
+]
 #: The formats of `hotloop.ir.encode.ENCODED`.
 Quantize = Annotated[
     Literal["q8_0", "q4_0", "q4_1"] | None,

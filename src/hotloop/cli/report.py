@@ -50,6 +50,7 @@ def report(
         int, typer.Option("-b", "--batch", min=1, help="Sequences at once, where simulated.")
     ] = 1,
     activations: options.Activations = "q8",
+    kv_cache: options.KvCache = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often to measure.")] = 3,
 ) -> None:
     """Write a page: passes, timelines of all rungs, roofline, what-if.
@@ -65,7 +66,7 @@ def report(
     if machine == "host" and not no_weights:
         if batch != 1:
             raise UsageError("what is measured is one sequence; -b/--batch goes with --machine.")
-        made = _measured(name, threads, context, activations, rounds)
+        made = _measured(name, threads, context, activations, kv_cache, rounds)
     else:
         made = _predicted(name, machine, threads, context, batch)
     wanted = out or (None if png or svg else Path("report.html"))
@@ -81,12 +82,19 @@ def report(
 
 
 def _measured(
-    name: str | None, threads: int | None, context: int | None, activations: str, rounds: int
+    name: str | None,
+    threads: int | None,
+    context: int | None,
+    activations: str,
+    kv_cache: str | None,
+    rounds: int,
 ) -> "Report":
     from hotloop.bench.report import measured_report
 
     with (
-        load_model(name, threads, "tokens", activations, context or 1024) as loaded,
+        load_model(
+            name, threads, "tokens", activations, context or 1024, kv_cache=kv_cache
+        ) as loaded,
         progress_bar() as progress,
     ):
         return measured_report(loaded, rounds, progress=progress)

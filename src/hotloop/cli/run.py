@@ -27,6 +27,7 @@ def run(
     raw: options.Raw = False,
     schedule: options.Schedule = "tokens",
     activations: options.Activations = "q8",
+    kv_cache: options.KvCache = None,
     quantize: options.Quantize = None,
     stats: options.Stats = None,
 ) -> None:
@@ -38,7 +39,9 @@ def run(
     if raw and system is not None:
         raise UsageError("--raw takes the text as it stands: it has no place for --system.")
     text = _read_prompt(prompt)
-    with load_model(name, threads, schedule, activations, context, quantize=quantize) as loaded:
+    with load_model(
+        name, threads, schedule, activations, context, kv_cache=kv_cache, quantize=quantize
+    ) as loaded:
         sampling = options.sampling(max_tokens, temp, top_k, top_p, min_p, repeat_penalty, seed)
         if raw or not loaded.has_chat_template:
             if system is not None:

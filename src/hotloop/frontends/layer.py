@@ -13,8 +13,8 @@ from hotloop.frontends.config import Config
 from hotloop.frontends.experts import padded
 from hotloop.ir.builder import GraphBuilder
 from hotloop.ir.graph import Attr
-from hotloop.ir.ops import CHUNK, chunk_count
-from hotloop.ir.types import TensorType, tensor
+from hotloop.ir.ops import CHUNK, cache_type, chunk_count
+from hotloop.ir.types import TensorType
 
 
 class Tensors(Protocol):
@@ -35,9 +35,10 @@ class Step:
     The tokens follow each other in one sequence, or each belongs to its own (`batch`). The caches
     have `cache_pages` pages for all sequences; None: as many as one sequence needs.
 
-    `activations` is "q8" or "f32"; with "f32" the KV cache is float32, too. With `head`, the step
-    ends with logits, and where each sequence has one token, with a sampled token; else with the
-    hidden states after the final norm (a prompt's inner blocks, and embeddings).
+    `activations` is "q8" or "f32"; `kv_cache` is "f16", "f32", "q8" (8-bit codes, each head of a
+    position with a scale), or None: float32 where the activations are, else float16. With `head`,
+    the step ends with logits, and where each sequence has one token, with a sampled token; else
+    with the hidden states after the final norm (a prompt's inner blocks, and embeddings).
     """
 
     tokens: int = 1
@@ -46,6 +47,13 @@ class Step:
     head: bool = True
     batch: bool = False
     cache_pages: int | None = None
+    kv_cache: str | None = None
+
+    @property
+    def cache_format(self) -> str:
+        """The format of the cache's elements."""
+        plain = "f32" if self.activations == "f32" else "f16"
+        return {None: plain, "q8": "i8"}.get(self.kv_cache, self.kv_cache or plain)
 
     @property
     def sequences(self) -> int:
@@ -238,9 +246,8 @@ class LayerBuilder:
         to split.
         """
         config, graph = self.decoder.config, self.graph
-        kind = "f32" if self.step.activations == "f32" else "f16"
         step, dim = self.step, config.head_dim
-        cache = tensor(kind, step.pages, config.kv_heads, step.page, dim)
+        cache = cache_type(step.cache_format, step.pages, config.kv_heads, step.page, dim)
         keys = graph.state(f"{self.prefix}keys", cache)
         values = graph.state(f"{self.prefix}values", cache)
         graph.op("store_keys", keys, k, "pos", "pages", head_dim=dim)

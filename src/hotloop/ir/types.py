@@ -82,6 +82,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             _plain("f16", "<f2"),
             _plain("bf16", "<u2"),
             _plain("i32", "<i4"),
+            _plain("i8", "<i1"),
             Format("control", 1, CONTROL.itemsize, CONTROL),
             Format("q8_0", 32, 34),
             Format("q4_0", 32, 18),

@@ -3,11 +3,14 @@
 Each (token, key head, chunk of positions) is a piece of work, and the pieces that the positions
 need are cut into as many equal shares as the op has rows: work is even at any position, and
 whatever lies beyond costs nothing. All query heads of a key head go together, so keys and values
-stream from memory once.
+stream from memory once. Pieces follow each other as a page's heads do in memory, so that what is
+asked for beyond the end of one is the beginning of the next.
 """
 
+from collections.abc import Callable
+
 from hotloop.ir.ops import CHUNK
-from hotloop.kernels.cache import element, key_offset, page_of, position_of, value_offset
+from hotloop.kernels.cache import element, head_offset, page_of, position_of
 from hotloop.kernels.chunk import (
     Chunk,
     copy,
@@ -17,6 +20,7 @@ from hotloop.kernels.chunk import (
     merge_sink,
     partial_floats,
 )
+from hotloop.kernels.chunk_codes import CodedQueries, chunk_of_codes, code_bytes
 from hotloop.kernels.tile import OpSpec, Tile, kernel, round_up, row_stride
 from hotloop.lang import Value, Var, constant, f32, i64, loop, maximum, minimum
 
@@ -31,7 +35,20 @@ def _group(spec: OpSpec) -> int:
     return int(spec.attr("heads")) // spec.operands[1].shape[1]
 
 
-@kernel("attend", scratch=lambda spec: _group(spec) * CHUNK * 4)
+def _head_dim(spec: OpSpec) -> int:
+    return spec.operands[0].shape[1] // int(spec.attr("heads"))
+
+
+def _score_bytes(spec: OpSpec) -> int:
+    return _group(spec) * CHUNK * 4
+
+
+def _scratch_bytes(spec: OpSpec) -> int:
+    codes = spec.operands[1].format.name == "i8"
+    return _score_bytes(spec) + codes * code_bytes(_group(spec), _head_dim(spec))
+
+
+@kernel("attend", scratch=_scratch_bytes)
 def attend(tile: Tile) -> None:
     kv_heads, rows = tile.spec.operands[1].shape[1], tile.spec.rows
     work = Var(constant(0, i64))
@@ -44,8 +61,8 @@ def attend(tile: Tile) -> None:
         last = first + chunks * kv_heads
         for piece in loop(minimum(stop, last), maximum(start, first)):
             number = piece - first
-            chunk = _first_chunk(tile, token) + number % chunks
-            _attend(tile, token, number // chunks, chunk)
+            chunk = _first_chunk(tile, token) + number // kv_heads
+            _attend(tile, token, number % kv_heads, chunk)
         first.set(last)
 
 
@@ -65,29 +82,40 @@ def _chunks(tile: Tile, token: Value) -> Value:
 def _attend(tile: Tile, token: Value, kv_head: Value, chunk: Value) -> None:
     """One piece."""
     q_type, cache, _, _, pages_type = tile.spec.operands
-    dim, chunks, group = cache.shape[3], pages_type.shape[1], _group(tile.spec)
-    q, keys, values, _, pages = tile.operands
+    dim, chunks, group = _head_dim(tile.spec), pages_type.shape[1], _group(tile.spec)
+    q, _, _, _, pages = tile.operands
     assert tile.result is not None
     assert tile.spec.result is not None
-    page = page_of(pages, pages_type, token, chunk)
+    head = head_offset(cache, page_of(pages, pages_type, token, chunk), kv_head)
+    keys, values = (pointer.cast(element(cache)).at(head) for pointer in tile.operands[1:3])
+    queries = q.cast(f32).at(token * row_stride(q_type.shape[1]) + kv_head * (group * dim))
+    make: Callable[..., Chunk] = Chunk
+    if cache.format.name == "i8":
+        coded = CodedQueries(tile.scratch.at(_score_bytes(tile.spec)), group, dim)
+        coded.encode(queries, group)
+        make = chunk_of_codes(coded, keys, values, cache.shape[2])
     stride = chunks * partial_floats(dim)
     out = tile.result.cast(f32).at(token * row_stride(tile.spec.result.shape[1]))
-    Chunk(
-        q=q.cast(f32).at(token * row_stride(q_type.shape[1]) + kv_head * (group * dim)),
-        keys=keys.cast(element(cache)).at(key_offset(cache, page, kv_head)),
-        values=values.cast(element(cache)).at(value_offset(cache, page, kv_head)),
+    positions = minimum(_seen(tile, token) - chunk * CHUNK, CHUNK)
+    before = maximum(first_seen(tile, _seen(tile, token)) - chunk * CHUNK, 0)
+    make(
+        q=queries,
+        keys=keys,
+        values=values,
         scores=tile.scratch.cast(f32),
         out=out.at(kv_head * (group * stride) + chunk * partial_floats(dim)),
         out_stride=stride,
         queries=group,
         together=_together(group),
-        positions=minimum(_seen(tile, token) - chunk * CHUNK, CHUNK),
-        before=maximum(first_seen(tile, _seen(tile, token)) - chunk * CHUNK, 0),
+        positions=positions,
+        before=before,
         windowed=False,
         dim=dim,
         scale=float(tile.spec.attr("scale")),
         softcap=float(tile.spec.attr("softcap")),
         streamed=True,
+        seen=lambda query: positions,
+        start=lambda query: before,
     ).attend()
 
 

@@ -1,20 +1,20 @@
 """attention: softmax(q · K · scale) · V over the cache, causal, for the tokens of a prompt.
 
 The queries of several tokens go together over the same chunk of positions, which is widened to
-float32 once for all of them. A token gets the bits that `attend` and `combine` give it alone.
+float32 once for all of them, unless it holds codes. A token gets the bits that `attend` and
+`combine` give it alone.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hotloop.ir.ops import CHUNK
-from hotloop.ir.types import TensorType
 from hotloop.kernels.cache import (
     LANES,
     element,
-    key_offset,
+    head_offset,
     page_of,
     position_of,
-    value_offset,
 )
 from hotloop.kernels.chunk import (
     Chunk,
@@ -26,6 +26,7 @@ from hotloop.kernels.chunk import (
     partial_floats,
     registers,
 )
+from hotloop.kernels.chunk_codes import CodedQueries, chunk_of_codes, code_bytes
 from hotloop.kernels.tile import OpSpec, Tile, kernel, round_up, row_stride
 from hotloop.lang import (
     Pointer,
@@ -50,7 +51,7 @@ TOGETHER = 6
 
 @dataclass(frozen=True)
 class _Scratch:
-    """What lies where in scratch, in floats."""
+    """What lies where in scratch, in floats; where the cache holds codes, `codes` are the last."""
 
     group: int
     dim: int
@@ -72,44 +73,35 @@ class _Scratch:
         return self.merged + self.queries * partial_floats(self.dim)
 
     @property
-    def keys(self) -> int:
+    def codes(self) -> int:
         return round_up(self.partial + self.queries * partial_floats(self.dim), LANES)
+
+    @property
+    def keys(self) -> int:
+        return self.codes
 
     @property
     def values(self) -> int:
         return self.keys + CHUNK * self.dim
 
     @property
-    def floats(self) -> int:
+    def widened(self) -> int:
         return self.values + CHUNK * self.dim
 
 
 def _scratch(spec: OpSpec) -> _Scratch:
-    _, kv_heads, _, dim = spec.operands[1].shape
-    return _Scratch(int(spec.attr("heads")) // kv_heads, dim)
+    heads, kv_heads = int(spec.attr("heads")), spec.operands[1].shape[1]
+    return _Scratch(heads // kv_heads, spec.operands[0].shape[1] // heads)
 
 
-@dataclass
-class _PromptChunk(Chunk):
-    """A chunk for the queries of several tokens, each of which sees one position more."""
-
-    group: int
-    first_seen: Value
-    """Where, counted from the first of the chunk, the first token stops to see; may be negative."""
-    first_start: Value
-    """Where it begins to see; may be negative."""
-
-    def seen(self, query: Value) -> Value:
-        return self._inside(self.first_seen + query // self.group)
-
-    def start(self, query: Value) -> Value:
-        return self._inside(self.first_start + query // self.group)
-
-    def _inside(self, position: Value) -> Value:
-        return minimum(maximum(position, 0), CHUNK)
+def _scratch_bytes(spec: OpSpec) -> int:
+    place = _scratch(spec)
+    if spec.operands[1].format.name == "i8":
+        return place.codes * 4 + code_bytes(place.queries, place.dim)
+    return place.widened * 4
 
 
-@kernel("attention", scratch=lambda spec: _scratch(spec).floats * 4)
+@kernel("attention", scratch=_scratch_bytes)
 def attention(tile: Tile) -> None:
     tokens = tile.spec.operands[0].shape[0]
     row = Var(tile.lo)
@@ -126,9 +118,8 @@ def _attend(tile: Tile, kv_head: Value, token: Value, tokens: Value) -> None:
     """Some tokens and one key head, chunk after chunk."""
     spec = tile.spec
     q_type, cache, pos_type, pages_type = (spec.operands[i] for i in (0, 1, 3, 4))
-    dim = cache.shape[3]
     place = _scratch(spec)
-    group, stride = place.group, row_stride(q_type.shape[1])
+    dim, group, stride = place.dim, place.group, row_stride(q_type.shape[1])
     scratch = tile.scratch.cast(f32)
     q, keys, values, pos, pages, *sinks = tile.operands
     assert tile.result is not None
@@ -138,16 +129,28 @@ def _attend(tile: Tile, kv_head: Value, token: Value, tokens: Value) -> None:
     seen = position_of(pos, pos_type, token) + 1
     longest = seen + tokens - 1
     queries = tokens * group
+    coded = CodedQueries(scratch.at(place.codes), place.queries, dim)
+    if cache.format.name == "i8":
+        coded.encode(scratch, queries)
     window = tile.scalar("window")
     start = select(window > 0, seen - window, NEVER)
     for first in loop(longest, first_seen(tile, seen) // CHUNK * CHUNK, CHUNK):
         positions = minimum(longest - first, CHUNK)
-        page = page_of(pages, pages_type, token, first // CHUNK)
-        keys_at, values_at = (f(cache, page, kv_head) for f in (key_offset, value_offset))
-        _PromptChunk(
+        head = head_offset(cache, page_of(pages, pages_type, token, first // CHUNK), kv_head)
+        stored = [pointer.cast(element(cache)).at(head) for pointer in (keys, values)]
+        make: Callable[..., Chunk] = Chunk
+        if cache.format.name == "i8":
+            make = chunk_of_codes(coded, stored[0], stored[1], cache.shape[2])
+        elif cache.format.name != "f32":
+            blocks = (positions + (LANES - 1)) // LANES
+            widened = [scratch.at(where) for where in (place.keys, place.values)]
+            for into, source in zip(widened, stored, strict=True):
+                copy(into, source, blocks * (LANES * dim))
+            stored = widened
+        make(
             q=scratch,
-            keys=_widen(cache, keys, scratch.at(place.keys), keys_at, positions),
-            values=_widen(cache, values, scratch.at(place.values), values_at, positions),
+            keys=stored[0],
+            values=stored[1],
             scores=scratch.at(place.scores),
             out=scratch.at(place.partial),
             out_stride=partial_floats(dim),
@@ -160,9 +163,9 @@ def _attend(tile: Tile, kv_head: Value, token: Value, tokens: Value) -> None:
             scale=float(spec.attr("scale")),
             softcap=float(spec.attr("softcap")),
             streamed=False,
-            group=group,
-            first_seen=seen - first,
-            first_start=start - first,
+            # Each token sees one position more than the one before it.
+            seen=lambda query, first=first: _inside(seen - first + query // group),
+            start=lambda query, first=first: _inside(start - first + query // group),
         ).attend()
         _merge(scratch, place, queries, seen - first, start - first, first)
     for query in loop(queries):
@@ -174,16 +177,9 @@ def _attend(tile: Tile, kv_head: Value, token: Value, tokens: Value) -> None:
         divide(tile.result.cast(f32).at(where), merged, dim)
 
 
-def _widen(
-    cache: TensorType, source: Pointer, into: Pointer, offset: Value, positions: Value
-) -> Pointer:
-    """A chunk of keys or values as float32, up to the end of the last block of lanes."""
-    stored = source.cast(element(cache)).at(offset)
-    if cache.format.name == "f32":
-        return stored
-    blocks = (positions + (LANES - 1)) // LANES
-    copy(into, stored, blocks * (LANES * cache.shape[3]))
-    return into
+def _inside(position: Value) -> Value:
+    """A position counted from the first of a chunk, held within it."""
+    return minimum(maximum(position, 0), CHUNK)
 
 
 def _merge(
@@ -196,11 +192,11 @@ def _merge(
     """
     size = partial_floats(place.dim)
     for query in loop(queries):
-        merged, partial = (scratch.at(query * size + at) for at in (place.merged, place.partial))
+        merged, chunk = (scratch.at(query * size + at) for at in (place.merged, place.partial))
         begins = start + query // place.group
         sees = (seen + query // place.group > 0) & (begins < CHUNK)
         stands = (begins >= 0) | first.equals(0)
         with if_(sees & stands):
-            copy(merged, partial, size)
+            copy(merged, chunk, size)
         with if_(sees & ~stands):
-            merge(merged, partial, place.dim)
+            merge(merged, chunk, place.dim)

@@ -10,7 +10,7 @@ lane; values are read along d, so that an output is a sum over positions in one 
 queries share what is read: that many as the registers can hold the sums of.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 
@@ -40,6 +40,7 @@ from hotloop.lang import (
     sum_lanes,
     u8,
     vector,
+    vectors_of,
     zeros,
 )
 
@@ -91,28 +92,27 @@ class Chunk:
     softcap: float
     streamed: bool
     """Whether keys and values come from memory, where they are asked for ahead of their use."""
+    seen: Callable[[Value], Value]
+    """Positions of the chunk up to the last that a query sees: 0 … CHUNK."""
+    start: Callable[[Value], Value]
+    """Positions before the first that it sees: 0 … CHUNK."""
 
     @property
     def vectors(self) -> int:
         return max(1, min(VECTORS, (registers() - 2) // self.together))
-
-    def seen(self, query: Value) -> Value:
-        """Positions that a query sees: 0 … CHUNK."""
-        return self.positions
-
-    def start(self, query: Value) -> Value:
-        """Positions before the first that a query sees: 0 … CHUNK."""
-        return self.before
 
     def attend(self) -> None:
         """Compute `out`; of a query that sees nothing, it means nothing."""
         self._score()
         for query in loop(self.queries):
             self._weigh(query)
+        self._add_all_values()
+
+    def _add_all_values(self) -> None:
         for start in loop(self.positions, self.before // VALUES_BLOCK * VALUES_BLOCK, VALUES_BLOCK):
             for d, width in parts(self.dim, self.vectors * LANES):
                 for query, queries in self._query_parts():
-                    self._add_values(start, d, _vectors(width), query, queries)
+                    self._add_values(start, d, vectors_of(width, LANES), query, queries)
 
     def _query_parts(self) -> Iterator[tuple[Value, int]]:
         if isinstance(self.queries, int):
@@ -296,13 +296,3 @@ def parts(total: int, size: int) -> Iterator[tuple[Value, int]]:
 
 def _many(value: Value, lanes: int) -> Value:
     return value.broadcast(lanes) if lanes else value
-
-
-def _vectors(width: int) -> list[tuple[int, int]]:
-    """Cut `width` elements into vectors: (start, lanes), each at most `LANES`, none beyond."""
-    cut, start = [], 0
-    while start < width:
-        lanes = min(LANES, 1 << (width - start).bit_length() - 1)
-        cut.append((start, lanes))
-        start += lanes
-    return cut

@@ -18,8 +18,19 @@ from hotloop.lang.atomic import (
     pause,
     store_release,
 )
-from hotloop.lang.dot import add_pairs, dot2, dot4, dot4_signed, dot8_pairs
-from hotloop.lang.flow import call, call_address, function, if_, if_else, loop, ret, strip, while_
+from hotloop.lang.dot import add_pairs, dot2, dot2_wide, dot4, dot4_signed, dot8_pairs
+from hotloop.lang.flow import (
+    call,
+    call_address,
+    function,
+    if_,
+    if_else,
+    loop,
+    ret,
+    strip,
+    vectors_of,
+    while_,
+)
 from hotloop.lang.lookup import lookup
 from hotloop.lang.math import (
     absolute,
@@ -88,6 +99,7 @@ __all__ = [
     "constant",
     "current",
     "dot2",
+    "dot2_wide",
     "dot4",
     "dot4_signed",
     "dot8_pairs",
@@ -130,6 +142,7 @@ __all__ = [
     "u32",
     "u64",
     "vector",
+    "vectors_of",
     "while_",
     "zeros",
 ]

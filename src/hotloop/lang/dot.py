@@ -1,4 +1,4 @@
-"""Dot products of 8-bit lanes: exact integer sums of neighbouring products.
+"""Dot products of integer lanes: exact sums of neighbouring products.
 
 Where the target has an instruction that fits, it is used; elsewhere the same integers come from
 plain vector arithmetic. Callers see to it that no intermediate sum overflows, and say why.
@@ -56,6 +56,23 @@ def dot4_signed(a: Value, b: Value, total: Value | None = None) -> Value:
     if target.dotprod:
         return _sdot(a, b, total)
     return _plus(add_pairs(add_neighbours(a.to(i16) * b.to(i16))), total)
+
+
+def dot2_wide(a: Value, b: Value, total: Value) -> Value:
+    """`total` + sums of two neighbouring products: i16 × i16 lanes → i32 lanes, half as many."""
+    a, b, total = a.get(), b.get(), total.get()
+    if a.type.scalar != i16 or b.type != a.type:
+        raise TypeError(f"dot2_wide takes i16 lanes, not {a.type} and {b.type}")
+    target, lanes = current().module.target, a.type.lanes
+    if (target.vnni and lanes == 16) or (target.vnni512 and lanes == 32):
+        name = f"llvm.x86.avx512.vpdpwssd.{16 * lanes}"
+        return intrinsic(name, i32 * (lanes // 2), total, a, b)
+    if target.avx2 and lanes == 16:
+        return total + intrinsic("llvm.x86.avx2.pmadd.wd", i32 * 8, a, b)
+    if target.avx2 and lanes == 32:
+        low = dot2_wide(a.low, b.low, total.low)
+        return low.shuffle(list(range(16)), dot2_wide(a.high, b.high, total.high))
+    return total + add_neighbours(a.to(i32) * b.to(i32))
 
 
 def dot8_pairs(a: Value, b: Value, total: Value) -> Value:

@@ -102,6 +102,16 @@ def strip(stop: Operand, start: Operand = 0, lanes: int = 8) -> Iterator[tuple[V
         yield i, 0
 
 
+def vectors_of(elements: int, lanes: int) -> list[tuple[int, int]]:
+    """Cut elements into vectors, (start, lanes): each has at most `lanes`, and none goes beyond."""
+    cut, start = [], 0
+    while start < elements:
+        fit = min(lanes, 1 << (elements - start).bit_length() - 1)
+        cut.append((start, fit))
+        start += fit
+    return cut
+
+
 def while_(condition: Callable[[], Value]) -> Iterator[None]:
     """`for _ in while_(lambda: x > 0):` repeats while the freshly traced condition holds."""
     builder = current().builder

@@ -51,6 +51,8 @@ class Explained(Protocol):
     @property
     def activations(self) -> str: ...
     @property
+    def kv_cache(self) -> str: ...
+    @property
     def context(self) -> int: ...
     @property
     def program(self) -> Program: ...
@@ -135,6 +137,7 @@ class Explanation:
     schedule: str
     threads: int
     activations: str
+    kv_cache: str
     context: int
     ops: int
     rungs: dict[str, Counts]
@@ -200,6 +203,7 @@ def explain(model: Explained) -> Explanation:
         schedule=model.schedule,
         threads=model.threads,
         activations=model.activations,
+        kv_cache=model.kv_cache,
         context=model.context,
         ops=len(model.graph.ops),
         rungs=rungs,

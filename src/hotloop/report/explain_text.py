@@ -76,8 +76,7 @@ def _bytes(e: Explanation) -> Table:
         bits = f"{e.bits[format_name]:.2f}" if format_name in e.bits else ""
         table.add_row("weights", format_name, size(nbytes), bits, FORMATS[format_name].made_of)
     table.add_row("all weights", "", size(e.traffic.weight_bytes), style="bold")
-    cache = "f32" if e.activations == "f32" else "f16"
-    table.add_row("KV cache, per position before", cache, size(e.traffic.kv_per_position))
+    table.add_row("KV cache, per position before", e.kv_cache, size(e.traffic.kv_per_position))
     return table
 
 

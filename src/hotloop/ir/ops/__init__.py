@@ -20,6 +20,7 @@ from types import MappingProxyType
 
 from hotloop.ir.ops import (
     attention,
+    cache,
     elementwise,
     embed,
     experts,
@@ -29,13 +30,24 @@ from hotloop.ir.ops import (
     rope,
     sampling,
 )
-from hotloop.ir.ops.attention import CHUNK, SHARES, chunk_count
+from hotloop.ir.ops.attention import SHARES
 from hotloop.ir.ops.base import GROUP, Array, Attrs, OpDef, OpTypeError
+from hotloop.ir.ops.cache import CHUNK, cache_type, chunk_count
 from hotloop.ir.types import TensorType
 
-__all__ = ["CHUNK", "GROUP", "OPS", "Array", "OpTypeError", "chunk_count", "infer", "row_count"]
+__all__ = [
+    "CHUNK",
+    "GROUP",
+    "OPS",
+    "Array",
+    "OpTypeError",
+    "cache_type",
+    "chunk_count",
+    "infer",
+    "row_count",
+]
 
-_MODULES = (embed, norm, linear, rope, attention, elementwise, experts, heads, sampling)
+_MODULES = (embed, norm, linear, rope, cache, attention, elementwise, experts, heads, sampling)
 
 OPS: Mapping[str, OpDef] = MappingProxyType(
     {op.name: op for module in _MODULES for op in module.OPS}

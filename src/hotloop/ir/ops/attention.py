@@ -1,9 +1,4 @@
-"""store_keys, store_values, attention, attend, combine: the KV cache, and what reads it.
-
-A cache is `[pages, heads, page, head_dim]`: positions lie in pages of `CHUNK` (or in a single
-shorter one), and `pages` i32[S, n] says which page holds the positions from i · CHUNK on, for each
-of the S sequences of the step. So sequences share the memory of one cache, and the pages of a
-common beginning.
+"""attention, attend, combine: what reads the KV cache (`hotloop.ir.ops.cache`).
 
 A token at position p sees the positions 0 … p, or with a `window` w > 0 the last w of them. Scores
 s become cap · tanh(s / cap) where `softcap` is not 0. *Sinks*, f32[heads], are scores of a position
@@ -14,22 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hotloop.ir.ops.base import (
-    Array,
-    Attrs,
-    OpDef,
-    activation,
-    head_dim,
-    need,
-    one,
-    positions,
-    positions_of,
-)
+from hotloop.ir.ops.base import Array, Attrs, OpDef, activation, need, one, positions
+from hotloop.ir.ops.cache import CHUNK, chunk_count, decoded, need_cache, place
 from hotloop.ir.types import TensorType, tensor
 
-#: Positions of a chunk: attention sums over each chunk by itself, then over the chunks in order.
-#: A page of the cache holds one.
-CHUNK = 256
 #: Rows of `attend`, where there is work for as many.
 SHARES = 32
 
@@ -37,38 +20,13 @@ SHARES = 32
 ATTRS = ("heads", "scale", "softcap", "window")
 
 
-def chunk_count(context: int) -> int:
-    return -(-context // CHUNK)
-
-
-def _cache(cache: TensorType, pages: TensorType, tokens: int) -> None:
-    need(
-        cache.format.name in ("f16", "f32") and len(cache.shape) == 4,
-        f"a cache must be f16 or f32 [pages,heads,page,head_dim], not {cache}",
-    )
-    need(
-        pages.format.name == "i32" and len(pages.shape) == 2 and pages.shape[0] in (1, tokens),
-        f"the page table must be i32[1,n] or i32[{tokens},n], not {pages}",
-    )
-    page = cache.shape[2]
-    need(
-        page == CHUNK or (page < CHUNK and page % 16 == 0 and pages.shape[1] == 1),
-        f"a page must hold {CHUNK} positions, or a multiple of 16 where it is the only one, "
-        f"not {page}",
-    )
-
-
-def _place(pages: Array, token: int, position: int) -> tuple[int, int]:
-    """(page, position in it) of a token's position."""
-    row = pages[token if len(pages) > 1 else 0]
-    return int(row[position // CHUNK]), position % CHUNK
-
-
-def _chunk(cache: Array, pages: Array, token: int, chunk: int, first: int, seen: int) -> Array:
+def _chunk(
+    cache: Array, pages: Array, token: int, chunk: int, first: int, seen: int, head_dim: int
+) -> Array:
     """float32 [heads, positions, head_dim]: the positions first … seen - 1 that a chunk holds."""
-    page, _ = _place(pages, token, chunk * CHUNK)
+    page, _ = place(pages, token, chunk * CHUNK)
     held = slice(max(first - chunk * CHUNK, 0), min(seen - chunk * CHUNK, CHUNK))
-    return np.asarray(cache[page, :, held], dtype=np.float32)
+    return decoded(cache[page, :, held], head_dim)
 
 
 def first_seen(seen: int, window: int) -> int:
@@ -93,32 +51,14 @@ def _sinks(types: Sequence[TensorType], heads: int) -> None:
         need(sinks == tensor("f32", heads), f"the sinks must be f32[{heads}], not {sinks}")
 
 
-def _infer_store(types: Sequence[TensorType], attrs: Attrs) -> None:
-    cache, x, pos, pages = types
-    tokens, width = activation(x, "the input")
-    _cache(cache, pages, tokens)
-    _, heads, _, head = cache.shape
-    need(width == heads * head, f"width {width} is not {heads} heads of {head}")
-    positions(pos, tokens)
-    need(pos.shape[0] == pages.shape[0], f"{pos} and {pages} differ in sequences")
-
-
-def _store(cache: Array, x: Array, pos: Array, pages: Array, *, head_dim: int) -> None:
-    tokens = x.shape[0]
-    rows = x.reshape(tokens, -1, head_dim)
-    for token, position in enumerate(positions_of(pos, tokens)):
-        page, at = _place(pages, token, int(position))
-        cache[page, :, at] = rows[token]
-
-
 def _infer_attention(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     q, keys, values, pos, pages = types
     need(float(attrs["softcap"]) >= 0, f"a cap of {attrs['softcap']}")
     tokens, width = activation(q, "the query")
     need(keys == values, f"keys and values differ: {keys} and {values}")
-    _cache(keys, pages, tokens)
-    heads, kv_heads, head = int(attrs["heads"]), keys.shape[1], keys.shape[3]
-    need(width == heads * head, f"width {width} is not {heads} heads of {head}")
+    heads, kv_heads = int(attrs["heads"]), keys.shape[1]
+    need(width % heads == 0, f"width {width} is not {heads} heads")
+    need_cache(keys, pages, tokens, width // heads)
     need(heads % kv_heads == 0, f"{heads} heads do not divide over {kv_heads} key heads")
     positions(pos, tokens)
     need(pos.shape[0] == pages.shape[0], f"{pos} and {pages} differ in sequences")
@@ -146,14 +86,14 @@ def _attention(
 ) -> Array:
     """Causal attention over the positions that each token sees, softmax in float32."""
     tokens, width = q.shape
-    kv_heads, head = keys.shape[1], keys.shape[3]
+    kv_heads, head = keys.shape[1], width // heads
     out = np.empty((tokens, heads, head), np.float32)
     for t in range(tokens):
         seen = int(pos[0]) + t + 1
         k, v = (
             np.concatenate(
                 [
-                    _chunk(cache, pages, 0, chunk, first_seen(seen, window), seen)
+                    _chunk(cache, pages, 0, chunk, first_seen(seen, window), seen, head)
                     for chunk in _chunks(seen, window)
                 ],
                 axis=1,
@@ -172,10 +112,10 @@ def _attention(
 
 def _infer_attend(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     q = _infer_attention(types, attrs)
-    keys, pos, pages = types[1], types[3], types[4]
-    tokens, head = q.shape[0], keys.shape[3]
+    pos, pages = types[3], types[4]
+    tokens, heads = q.shape[0], int(attrs["heads"])
     need(pos.shape[0] == tokens, f"attend takes a token of each sequence, not {q} at {pos}")
-    return tensor("f32", tokens, int(attrs["heads"]) * pages.shape[1] * (head + 2))
+    return tensor("f32", tokens, pages.shape[1] * (q.shape[1] + 2 * heads))
 
 
 def _attend(
@@ -195,13 +135,13 @@ def _attend(
     The last dimension is the sum of the chunk's values weighted by exp(score - largest), then the
     largest score, then the sum of weights. Chunks of which a token sees nothing are not written.
     """
-    tokens, kv_heads, head = len(q), keys.shape[1], keys.shape[3]
+    tokens, kv_heads, head = len(q), keys.shape[1], q.shape[1] // heads
     out = np.full((tokens, heads, pages.shape[1], head + 2), np.nan, np.float32)
     for t in range(tokens):
         query, seen = q[t].reshape(kv_heads, heads // kv_heads, head), int(pos[t]) + 1
         for chunk in _chunks(seen, window):
             first = first_seen(seen, window)
-            k, v = (_chunk(cache, pages, t, chunk, first, seen) for cache in (keys, values))
+            k, v = (_chunk(cache, pages, t, chunk, first, seen, head) for cache in (keys, values))
             scores = _scores(query, k, scale, softcap)
             largest = scores.max(axis=-1, keepdims=True)
             weights = np.exp(scores - largest)
@@ -241,22 +181,7 @@ def _combine(
     return out.reshape(len(out), -1)
 
 
-def _store_op(name: str) -> OpDef:
-    return OpDef(
-        name,
-        "features",
-        _infer_store,
-        _store,
-        ("head_dim",),
-        aligned=(0, 1),
-        writes=(0,),
-        grain=head_dim,
-    )
-
-
 OPS = (
-    _store_op("store_keys"),
-    _store_op("store_values"),
     OpDef(
         "attention",
         "heads",
