@@ -144,4 +144,4 @@ def test_the_fingerprint_names_machine_and_versions() -> None:
 
 def test_a_process_that_fails_is_one_sentence() -> None:
     with pytest.raises(HotloopError, match=r"no first token: .*does not exist"):
-        first_token.measure(TINY / "nothing.gguf", 1, "q8", None, 1)
+        first_token.measure(TINY / "nothing.gguf", 1, "q8", "f16", None, 1)

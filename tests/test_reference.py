@@ -89,7 +89,7 @@ def test_an_eight_bit_cache_stays_close(default_model: Path) -> None:
     """With float32 activations, so that the cache is all that differs."""
     with load(default_model, 2, activations="f32", kv_cache="q8", context=128) as model:
         divergence, right = distance(model)
-    assert divergence < 0.01
+    assert divergence < 0.003
     assert right >= 0.95
 
 

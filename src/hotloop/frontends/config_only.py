@@ -23,7 +23,7 @@ from hotloop.util.errors import ModelFileError, UnsupportedError
 #: `torch_dtype` → the format that weights are stored in.
 _DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 #: Formats that no weight is stored in.
-_NO_WEIGHTS = ("i32", "control", "q8")
+_NO_WEIGHTS = ("i32", "i8", "control", "q8")
 
 
 def bundled() -> tuple[str, ...]:
