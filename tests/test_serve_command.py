@@ -15,6 +15,8 @@ from pathlib import Path
 import openai
 import pytest
 import requests
+import trustme
+from serving import wait_until
 
 import hotloop
 from hotloop.cli.main import main
@@ -79,6 +81,73 @@ def test_no_grace_cancels(default_model: Path) -> None:
                 list(stream)
         process.communicate(timeout=30)
         assert process.returncode == 0
+
+
+def test_kill_9_loses_nothing_but_the_streams(
+    default_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once while machine code is put into the cache, once in the middle of an answer."""
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path))
+    code, body = tmp_path / "code", {"prompt": PROMPT, "temperature": 0}
+    command = [sys.executable, "-m", "hotloop", "serve", str(default_model), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as starting:
+        wait_until(lambda: code.is_dir() and any(code.iterdir()))
+        starting.kill()
+    with serving(default_model, "--context", "512") as (process, url, _):
+        said = requests.post(url + "/v1/completions", json=body, timeout=60).json()
+        asked = body | {"stream": True, "max_tokens": 500}
+        with requests.post(url + "/v1/completions", json=asked, stream=True, timeout=60) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith(b"data: ")
+            process.kill()
+            with pytest.raises(requests.exceptions.ChunkedEncodingError):
+                list(lines)
+    port = url.rpartition(":")[2]
+    with serving(default_model, "--context", "512", "--port", port) as (_, again, _):
+        assert again == url
+        found = requests.post(url + "/v1/completions", json=body, timeout=60).json()
+        assert found["choices"] == said["choices"]
+        load = requests.get(url + "/status", timeout=60).json()["load"]
+        assert load["pages_free"] == load["pages"]
+
+
+def test_tls(default_model: Path, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    own = authority.issue_cert("127.0.0.1")
+    trusted, certificate, key = (tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem"))
+    authority.cert_pem.write_to_path(str(trusted))
+    own.cert_chain_pems[0].write_to_path(str(certificate))
+    own.private_key_pem.write_to_path(str(key))
+    options = ["--context", "512", "--tls-cert", str(certificate), "--tls-key", str(key)]
+    with serving(default_model, *options) as (_, url, curl):
+        assert url.startswith("https://127.0.0.1:")
+        found = requests.get(url + "/health", verify=str(trusted), timeout=60)
+        assert found.json() == {"status": "ok"}
+        body = {"prompt": PROMPT, "stream": True}
+        stream = requests.post(url + "/v1/completions", json=body, verify=str(trusted), timeout=60)
+        assert stream.text.endswith("data: [DONE]\n\n")
+        with pytest.raises(requests.exceptions.SSLError):
+            requests.get(url + "/health", timeout=60)  # nobody vouches for this certificate
+        with pytest.raises(requests.exceptions.ConnectionError):
+            requests.get(url.replace("https", "http") + "/health", timeout=60)
+        if shutil.which("curl"):
+            said = subprocess.run(curl, shell=True, capture_output=True, text=True, timeout=60)
+            assert '"role":"assistant"' in said.stdout, said
+
+
+def test_a_key_that_is_not_the_certificates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = trustme.CA()
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    authority.issue_cert("127.0.0.1").cert_chain_pems[0].write_to_path(str(certificate))
+    authority.issue_cert("127.0.0.1").private_key_pem.write_to_path(str(key))
+    for other in (key, Path(__file__)):
+        options = ["--tls-cert", str(certificate), "--tls-key", str(other)]
+        assert main(["serve", "--port", "0", *options]) == 2
+        assert f"{certificate} and {other} are no certificate and its key" in (
+            capsys.readouterr().err
+        )
 
 
 @pytest.mark.parametrize(

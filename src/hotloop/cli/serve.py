@@ -88,7 +88,7 @@ def serve(
     try:
         from hotloop.serve.app import make_app
         from hotloop.serve.load_served import make_served
-        from hotloop.serve.server import Listen, bind, serve_forever
+        from hotloop.serve.server import Listen, bind, check_tls, serve_forever
     except ModuleNotFoundError as error:
         raise UsageError(
             f"{error.name} is not installed; serving needs pip install 'hotloop[serve]'."
@@ -99,6 +99,8 @@ def serve(
             raise UsageError(f"there is no file {file}.")
     if (tls_cert is None) != (tls_key is None):
         raise UsageError("TLS needs both --tls-cert and --tls-key.")
+    if tls_cert is not None and tls_key is not None:
+        check_tls(tls_cert, tls_key)
     listen = Listen(host, port, tls_cert, tls_key, grace)
     keys = _keys(api_key_file)
     access = _access(keys, tuple(cors or ()), listen.local, body_limit)

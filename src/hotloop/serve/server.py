@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 import socket
+import ssl
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,17 @@ def bind(listen: Listen) -> socket.socket:
             f"cannot listen on {listen.host} port {listen.port}: {reason}; give another --port."
         ) from None
     return sock
+
+
+def check_tls(certificate: Path, key: Path) -> None:
+    """Raise where the files cannot be used, before a model is loaded."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: b"")
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, ssl.SSLError) else str(error)
+        raise UsageError(
+            f"{certificate} and {key} are no certificate and its key in PEM ({reason})."
+        ) from None
 
 
 def serve_forever(app: FastAPI, served: Served, listen: Listen, sock: socket.socket) -> None:
