@@ -76,6 +76,10 @@ OPERANDS: list[tuple[str, tuple[TensorType, ...], dict]] = [
     ("sample", (tensor("f32", 1, 1000), RING, POS, CONTROL), {}),
     ("emit", (POS, RING, POS, CONTROL), {}),
     ("advance", (POS,), {}),
+    ("draft", (POS, RING, CONTROL), {"tokens": 4}),
+    ("accept", (tensor("i32", 4), tensor("i32", 4), RING, POS, CONTROL), {}),
+    ("reached", (CONTROL,), {}),
+    ("filled", (tensor("i32", 4),), {}),
 ]
 SPECS = [
     OpSpec(name, operands, infer(name, operands, attrs), tuple(attrs.items()))

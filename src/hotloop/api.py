@@ -40,7 +40,7 @@ from hotloop.report.explain import Explanation, explain
 from hotloop.report.profile import sites
 from hotloop.runtime.batch import BatchExecutor
 from hotloop.runtime.sampling import Sampling
-from hotloop.runtime.session import PROMPT_BLOCK, Session
+from hotloop.runtime.session import PROMPT_BLOCK, Session, Speculation
 from hotloop.util import settings
 from hotloop.util.errors import ContextError, UnsupportedError, UsageError
 from hotloop.util.remarks import Remark
@@ -50,6 +50,8 @@ DEFAULT_CONTEXT = 8192
 ACTIVATIONS = ("q8", "f32")
 KV_CACHE = ("f16", "q8", "f32")
 WAKE = ("parked", "spinning")
+#: Guesses that one step checks, at most: with more, a step takes several times as long.
+MAX_SPECULATED = 15
 
 Progress = Callable[[int, int | None, str], None]
 Message = Mapping[str, Any]
@@ -89,6 +91,7 @@ def load(
     kv_cache: str | None = None,
     wake: str | None = None,
     quantize: str | None = None,
+    speculate: int = 0,
     progress: Progress = lambda done, total, what: None,
 ) -> "Model":
     """Load a model: a GGUF file, a packed file (`hotloop convert`), a Hugging Face folder, or a
@@ -102,6 +105,8 @@ def load(
                   the activations are, else float16
     wake          "parked" or "spinning" threads between launches; None: HOTLOOP_WAKE
     quantize      round the matrices of an unquantised model to q8_0, q4_0 or q4_1; None: leave them
+    speculate     tokens that are guessed and checked in one pass over the model, at most
+                  `MAX_SPECULATED`; the output stays the same, bit for bit
     progress      called with (bytes done, bytes in all or None, what) during long work
 
     Raises a `HotloopError` whose message says what is wrong and what to do.
@@ -113,6 +118,7 @@ def load(
         _check_choice("kv_cache", kv_cache, KV_CACHE)
     wake = wake or settings.WAKE.get()
     _check_choice("wake", wake, WAKE)
+    _check_speculated(speculate)
     if quantize is not None:
         _check_choice("quantize", quantize, ENCODED)
     path = resolve(None if name is None else str(name), progress)
@@ -158,12 +164,18 @@ def load(
         weights,
         team,
         Timings(opened - started, packed - opened, 0.0, False),
+        speculate=speculate,
     )
 
 
 def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         raise UsageError(f"{what} is {value!r}; it must be one of {', '.join(choices)}.")
+
+
+def _check_speculated(tokens: int) -> None:
+    if not 0 <= tokens <= MAX_SPECULATED:
+        raise UsageError(f"speculate is {tokens}; it must be from 0 (off) to {MAX_SPECULATED}.")
 
 
 def _context(config: Config, asked: int | None) -> int:
@@ -181,8 +193,8 @@ class Model:
 
     `path`, `tokenizer` (None where the files have none), `decoder` and `config` describe it;
     `program` is what a decode launch runs, `stages` that program after each pass by name,
-    `remarks` what the passes had to say; `finish_reason` tells how the last generation ended:
-    length, stop or cancelled.
+    `remarks` what the passes had to say; `speculate` is how many tokens a step guesses;
+    `finish_reason` tells how the last generation ended: length, stop or cancelled.
     """
 
     def __init__(
@@ -196,6 +208,7 @@ class Model:
         team: Team,
         timings: Timings,
         *,
+        speculate: int = 0,
         profile_tokens: int = 0,
     ) -> None:
         started = time.perf_counter()
@@ -206,7 +219,10 @@ class Model:
         self._step = step
         self._weights = weights
         self._team = team
-        self.graph: Graph = decoder.graph(step)
+        self.speculate = min(speculate, step.context - 1)
+        self.graph: Graph = decoder.graph(
+            replace(step, tokens=1 + self.speculate, speculates=self.speculate > 0)
+        )
         self.stages: dict[str, Program] = {}
         self._compiled: Compiled = compile_graph(
             self.graph, host(team.threads), schedule, after_pass=self.stages.__setitem__
@@ -276,6 +292,11 @@ class Model:
     def code_bytes(self) -> int:
         """Size of the decode program's object file."""
         return self._decode.code.object_bytes
+
+    @property
+    def speculation(self) -> Speculation:
+        """What came of the guesses of the last generation; zeros where `speculate` is 0."""
+        return self._session.speculation
 
     @property
     def finish_reason(self) -> str:
@@ -458,6 +479,11 @@ class Model:
         _check_choice("activations", activations, ACTIVATIONS)
         return self._again(self.schedule, replace(self._step, activations=activations))
 
+    def with_speculate(self, speculate: int) -> "Model":
+        """This model guessing as many tokens in a step (0: none): the same weights and threads."""
+        _check_speculated(speculate)
+        return self._again(self.schedule, self._step, speculate=speculate)
+
     def profiled(self, tokens: int) -> "Model":
         """This model with code that notes its time stamps, and room for those of `tokens` tokens.
 
@@ -474,7 +500,14 @@ class Model:
             raise UsageError("this model's code has no time stamps; use model.profiled(tokens).")
         return self._decode.recorder.events()
 
-    def _again(self, schedule: str, step: Step, *, profile_tokens: int = 0) -> "Model":
+    def _again(
+        self,
+        schedule: str,
+        step: Step,
+        *,
+        speculate: int | None = None,
+        profile_tokens: int = 0,
+    ) -> "Model":
         return Model(
             self.path,
             self.tokenizer,
@@ -484,6 +517,7 @@ class Model:
             self._weights,
             self._team,
             self.timings,
+            speculate=self.speculate if speculate is None else speculate,
             profile_tokens=profile_tokens,
         )
 

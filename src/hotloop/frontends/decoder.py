@@ -169,7 +169,7 @@ class Decoder:
         if not step.head:
             return graph.build((x,))
         logits = self._logits(build, x)
-        if step.tokens > step.sequences:
+        if not step.generates:
             return graph.build((logits,))
         ring = graph.state("ring", tensor("i32", step.sequences, step.context + 1))
         control = graph.state("control", tensor("control", step.sequences))
@@ -177,10 +177,27 @@ class Decoder:
         if step.batch:
             bias = [graph.state("bias", tensor("f32", step.sequences, config.vocab))]
         following = graph.op("sample", logits, ring, "pos", control, *bias, to="next")
+        if step.speculates:
+            return self._checked(graph, logits, following)
         done = graph.op("emit", following, ring, "pos", control, to="done")
         next_pos = graph.op("advance", "pos", to="pos.next")
         return graph.build(
             (logits, following, done), ((following, token), (next_pos, "pos")), until=done
+        )
+
+    @staticmethod
+    def _checked(graph: GraphBuilder, logits: str, sampled: str) -> Graph:
+        """The end of a step that speculates: which guesses were right, and the next ones."""
+        done = graph.op("accept", sampled, "token", "ring", "pos", "control", to="done")
+        pos = graph.op("reached", "control", to="pos.next")
+        tokens = graph.types["token"].shape[0]
+        token = graph.op("draft", pos, "ring", "control", to="token.next", tokens=tokens)
+        count = graph.op("filled", token, to="count")
+        return graph.build(
+            (logits, sampled, done, count),
+            ((token, "token"), (pos, "pos")),
+            until=done,
+            count=count,
         )
 
     def _logits(self, build: LayerBuilder, x: str) -> str:

@@ -32,13 +32,14 @@ class Tensors(Protocol):
 class Step:
     """Which step to build: `tokens` at once, each sequence with up to `context` positions.
 
-    The tokens follow each other in one sequence, or each belongs to its own (`batch`). The caches
-    have `cache_pages` pages for all sequences; None: as many as one sequence needs.
+    The tokens follow each other in one sequence, or each belongs to its own (`batch`). Where a step
+    `speculates`, all but the first are guesses that it checks. The caches have `cache_pages` pages
+    for all sequences; None: as many as one sequence needs.
 
     `activations` is "q8" or "f32"; `kv_cache` is "f16", "f32", "q8" (8-bit codes, each head of a
     position with a scale), or None: float32 where the activations are, else float16. With `head`,
-    the step ends with logits, and where each sequence has one token, with a sampled token; else
-    with the hidden states after the final norm (a prompt's inner blocks, and embeddings).
+    the step ends with logits, and where tokens are generated, with sampled ones; else with the
+    hidden states after the final norm (a prompt's inner blocks, and embeddings).
     """
 
     tokens: int = 1
@@ -46,6 +47,7 @@ class Step:
     activations: str = "q8"
     head: bool = True
     batch: bool = False
+    speculates: bool = False
     cache_pages: int | None = None
     kv_cache: str | None = None
 
@@ -58,6 +60,11 @@ class Step:
     @property
     def sequences(self) -> int:
         return self.tokens if self.batch else 1
+
+    @property
+    def generates(self) -> bool:
+        """Whether it samples tokens, rather than reading those of a prompt."""
+        return self.head and (self.speculates or self.tokens == self.sequences)
 
     @property
     def chunks(self) -> int:
@@ -242,8 +249,7 @@ class LayerBuilder:
     def attention(self, q: str, k: str, v: str) -> str:
         """Append k and v to this layer's cache and attend over all of it.
 
-        The keys of a sequence's only token are split among the threads; a prompt has tokens enough
-        to split.
+        The keys of few tokens are split among the threads; a prompt has tokens enough to split.
         """
         config, graph = self.decoder.config, self.graph
         step, dim = self.step, config.head_dim
@@ -261,7 +267,7 @@ class LayerBuilder:
             "softcap": config.attention_softcap,
             "window": window,
         }
-        if step.tokens > step.sequences:
+        if not step.generates:
             return graph.op("attention", *inputs, *sinks, to="attn", **how)
         chunks = graph.op("attend", *inputs, to="attn.chunks", **how)
         return graph.op(

@@ -136,6 +136,7 @@ class GraphBuilder:
         outputs: tuple[str, ...],
         feedback: tuple[tuple[str, str], ...] = (),
         until: str = "",
+        count: str = "",
     ) -> Graph:
         return Graph(
             self.name,
@@ -146,4 +147,5 @@ class GraphBuilder:
             outputs,
             feedback,
             until,
+            count,
         )

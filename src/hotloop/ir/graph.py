@@ -14,7 +14,8 @@
 Values are SSA: each name is defined once, before its uses. A *state* is memory that ops read and
 write in place; the order of ops orders those accesses. A *feedback* says that an output of this
 step is an input of the next, which is what makes a run of steps a chain of calls; `until` names the
-output that, when not zero, ends the chain.
+output that, when not zero, ends the chain. `count` names the output that says how many of the next
+step's tokens there are: a machine computes no more rows, so nothing may depend on the others.
 """
 
 from collections.abc import Iterator
@@ -80,6 +81,7 @@ class Graph:
     outputs: tuple[str, ...]
     feedback: tuple[tuple[str, str], ...] = ()
     until: str = ""
+    count: str = ""
 
     def declared(self) -> Iterator[Value]:
         yield from self.inputs

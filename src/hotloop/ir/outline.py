@@ -46,6 +46,7 @@ def outline(graph: Graph, groups: Sequence[Group]) -> Program:
         graph.outputs,
         graph.feedback,
         graph.until,
+        count=graph.count,
     )
 
 

@@ -194,7 +194,7 @@ class _Parser:
                 ops.append(self.op())
 
         self.block(statement)
-        return Graph(name, *head.declared(), tuple(ops), *head.results())
+        return Graph(name, *head.declared(), tuple(ops), *head.results(), count=head.count)
 
     def program(self) -> Program:
         name, head, body = self.symbol(), _Head(), list[Item]()
@@ -217,7 +217,13 @@ class _Parser:
         if uncalled := [name for name in self.kernels if name not in self.called]:
             raise self.error(f"a call of @{uncalled[0]}, which the program defines")
         return Program(
-            name, *head.declared(), tuple(body), *head.results(), launch, tuple(constants)
+            name,
+            *head.declared(),
+            tuple(body),
+            *head.results(),
+            launch,
+            tuple(constants),
+            count=head.count,
         )
 
     def head(self, head: "_Head") -> bool:
@@ -234,6 +240,8 @@ class _Parser:
             head.feedback.append((source, self.name()))
         elif self.accept("until"):
             head.until = self.name()
+        elif self.accept("count"):
+            head.count = self.name()
         else:
             return False
         return True
@@ -453,6 +461,7 @@ class _Head:
         self.outputs: list[str] = []
         self.feedback: list[tuple[str, str]] = []
         self.until = ""
+        self.count = ""
 
     def declared(self) -> tuple[tuple[Value, ...], tuple[Value, ...], tuple[Value, ...]]:
         values = self.values

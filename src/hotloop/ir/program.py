@@ -230,7 +230,8 @@ class Program:
     """The ordered calls and loops of one step, or of a whole generation.
 
     `launch` says how the host hands it to the machine: each item by itself, or all at once.
-    `until` is the output that ends a generation when it is not zero.
+    `until` is the output that ends a generation when it is not zero, `count` the one that says how
+    many tokens the next step has.
     """
 
     name: str
@@ -243,6 +244,7 @@ class Program:
     until: str = ""
     launch: Launch = "item"
     constants: tuple[Constant, ...] = ()
+    count: str = ""
 
     def declared(self) -> Iterator[Value]:
         yield from self.inputs

@@ -126,18 +126,21 @@ def threshold(row: Array, top_k: int, top_p: np.float32, min_p: np.float32) -> n
 def sample(
     logits: Array, ring: Array, pos: Array, control: Array, bias: Array | None = None
 ) -> Array:
-    """The token for position pos + 1 of each sequence, i32[T]; see the module's text for the rule.
+    """The token that follows each of T, i32[T]; see the module's text for the rule.
 
-    logits f32[T, vocabulary], ring i32[T, capacity], pos i32[T], control[T],
-    bias f32[T, vocabulary].
+    logits f32[T, vocabulary]; for S = T sequences, or T tokens of S = 1 from `pos` on:
+    ring i32[S, capacity], pos i32[S], control[S], bias f32[S, vocabulary].
     """
-    biases = [None] * len(logits) if bias is None else bias
-    rows = zip(logits, ring, pos, control, biases, strict=True)
-    return np.array([_sample_row(*row) for row in rows], np.int32)
+    single = len(pos) == 1
+    tokens = []
+    for t, row in enumerate(logits):
+        s, at = (0, int(pos[0]) + t) if single else (t, int(pos[t]))
+        added = None if bias is None else bias[s]
+        tokens.append(_sample_row(row, ring[s], at, control[s], added))
+    return np.array(tokens, np.int32)
 
 
-def _sample_row(logits: Array, ring: Array, pos: Any, c: Any, bias: Array | None) -> int:
-    at = int(pos)
+def _sample_row(logits: Array, ring: Array, at: int, c: Any, bias: Array | None) -> int:
     row = finite(penalise(logits, ring, at, int(c["repeat_last_n"]), c["repeat_penalty"]))
     output = ring[max(0, int(c["prompt"])) : at + 1]
     row = finite(penalise_output(row, output, c["presence_penalty"], c["frequency_penalty"]))

@@ -120,6 +120,8 @@ def _results(thing: Graph | Program) -> list[str]:
     lines += [f"feedback %{source} -> %{target}" for source, target in thing.feedback]
     if thing.until:
         lines.append(f"until %{thing.until}")
+    if thing.count:
+        lines.append(f"count %{thing.count}")
     return lines
 
 

@@ -64,6 +64,8 @@ CONTROL = np.dtype(
         ("stop_ids", "<i4", (32,)),
         ("cancel", "<i4"),  # set by Python: stop after the token in flight
         ("finish", "<i4"),  # set by the launch: 0 running, 1 length, 2 stop token, 3 cancelled
+        ("steps", "<i4"),  # of a launch that speculates: passes over the model …
+        ("drafted", "<i4"),  # … and tokens that were guessed for them
         ("published", "<i8"),  # tokens valid in the token ring, prompt included
     ],
     align=True,

@@ -19,6 +19,7 @@ from hotloop.kernels import (
     rope,
     route,
     sampling,
+    speculation,
     unpacked,
 )
 
@@ -41,5 +42,6 @@ __all__ = [
     "rope",
     "route",
     "sampling",
+    "speculation",
     "unpacked",
 ]

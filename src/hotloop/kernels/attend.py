@@ -1,4 +1,4 @@
-"""attend, combine: attention for one token of each sequence, its keys split among the threads.
+"""attend, combine: attention for few tokens, their keys split among the threads.
 
 Each (token, key head, chunk of positions) is a piece of work, and the pieces that the positions
 need are cut into as many equal shares as the op has rows: work is even at any position, and

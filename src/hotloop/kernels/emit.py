@@ -38,14 +38,14 @@ def emit(tile: Tile) -> None:
     for row in loop(tile.count):
         token = tokens.cast(i32).load(row)
         at = position_of(pos, tile.spec.operands[2], row).to(i32) + 1
-        finish = _publish(
+        finish = publish(
             token, at, ring.cast(i32).at(row * capacity), control.at(row * CONTROL.itemsize)
         )
         with if_(finish.differs(0)):
             store_release(tile.result.cast(i32), 1)
 
 
-def _publish(token: Value, at: Value, ring: Pointer, control: Pointer) -> Value:
+def publish(token: Value, at: Value, ring: Pointer, control: Pointer) -> Value:
     """Hand one sequence its token; how its generation ends with it, or 0."""
     ring.store(token, at.to(i64))
     store_release(field(control, "published"), at.to(i64) + 1)

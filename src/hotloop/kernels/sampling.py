@@ -41,7 +41,7 @@ def _scratch(spec: OpSpec) -> int:
 
 @dataclass(frozen=True)
 class _Sequence:
-    """What sampling reads of one sequence."""
+    """What sampling reads of one sequence, for one of its tokens."""
 
     logits: Pointer
     """f32[vocabulary]."""
@@ -67,12 +67,13 @@ def _sequence(tile: Tile, row: Value) -> _Sequence:
     logits_type, ring_type, pos_type = tile.spec.operands[:3]
     vocabulary, capacity = logits_type.shape[1], ring_type.shape[1]
     logits, ring, pos, control, *bias = tile.operands
+    number = row if ring_type.shape[0] > 1 else constant(0, i64)
     return _Sequence(
         logits.cast(f32).at(row * row_stride(vocabulary)),
-        ring.cast(i32).at(row * capacity),
+        ring.cast(i32).at(number * capacity),
         position_of(pos, pos_type, row),
-        control.at(row * CONTROL.itemsize),
-        bias[0].cast(f32).at(row * vocabulary) if bias else None,
+        control.at(number * CONTROL.itemsize),
+        bias[0].cast(f32).at(number * vocabulary) if bias else None,
         vocabulary,
         capacity,
     )

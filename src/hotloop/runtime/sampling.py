@@ -79,3 +79,5 @@ class Sampling:
         c["stop_ids"][: len(self.stop_ids)] = self.stop_ids
         c["cancel"] = 0
         c["finish"] = 0
+        c["steps"] = 0
+        c["drafted"] = 0

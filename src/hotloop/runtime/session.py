@@ -9,11 +9,13 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.backends.cpu.executable import Executable, SequenceState
+from hotloop.ir.ops.speculation import NONE
 from hotloop.runtime.sampling import Sampling
 from hotloop.util.debug import TIMINGS, debug
 from hotloop.util.errors import ContextError, UsageError
@@ -27,6 +29,20 @@ SHORT_PROMPT = 32
 PROMPT_BLOCK = 128
 #: How often Python looks for new tokens. A launch needs every core; looking costs it one.
 POLL_SECONDS = 0.001
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """Of a generation by a program that guesses: passes over the model, tokens that were guessed
+    for them, and how many of those were right."""
+
+    steps: int
+    drafted: int
+    accepted: int
+
+    @property
+    def tokens_per_step(self) -> float:
+        return (self.steps + self.accepted) / self.steps if self.steps else 0.0
 
 
 class Session:
@@ -108,8 +124,7 @@ class Session:
         control = self._control[0]
         control["published"] = len(ids)
         control["last_pos"] = min(len(ids) - 1 + max_tokens, self.context)
-        self.decode.view("token")[0] = ids[-1]
-        self.decode.view("pos")[0] = len(ids) - 1
+        self._take_in(ids[-1], len(ids) - 1)
 
     def run(self) -> None:
         """Decode until the launch ends, in the calling thread."""
@@ -119,6 +134,13 @@ class Session:
         self._settle()
         n, ms = int(self._control[0]["published"]) - first, (time.perf_counter() - started) * 1e3
         debug(TIMINGS, lambda: f"decode: {n} tokens in {ms:.2f} ms, {ms / max(n, 1):.3f} ms each")
+
+    @property
+    def speculation(self) -> Speculation:
+        """How the last launch guessed."""
+        control = self._control[0]
+        steps, generated = int(control["steps"]), int(control["published"] - control["prompt"])
+        return Speculation(steps, int(control["drafted"]), generated - steps)
 
     def _settle(self) -> None:
         control = self._control[0]
@@ -211,7 +233,13 @@ class Session:
         Sampling().write(self._control)
         self._control[0]["last_pos"] = at + 1
         self._ring[at] = token
-        self.decode.view("token")[0] = token
+        self._take_in(token, at)
+
+    def _take_in(self, token: int, at: int) -> None:
+        """The next step's token and its position; where it speculates, without guesses."""
+        tokens = self.decode.view("token")
+        tokens[:] = NONE
+        tokens[0] = token
         self.decode.view("pos")[0] = at
 
     def forget(self) -> None:

@@ -144,6 +144,8 @@ class Executable:
         self._context[shared.STATE] = state.arena.address
         self._context[shared.WORK] = self._work.address
         self._context[shared.SCRATCH] = self._scratch.address
+        self._count = self.view(program.count) if program.count else np.zeros(1, np.int32)
+        self._context[shared.COUNT] = self._count.ctypes.data
         self.recorder = Recorder(team.threads, profile_events) if profile_events else None
         if self.recorder:
             self._context[shared.PROFILE] = self.recorder.address
@@ -179,10 +181,11 @@ class Executable:
     def run(self, count: int = 1, *, until_done: bool = False) -> None:
         """Run the program on the first `count` tokens of its step.
 
+        A program with a `count` of its own says itself how many each further step has.
         With `until_done`, run it again and again until its output `until` is set; a program that
         loops over tokens does that by itself. Raises `HangError`.
         """
-        self._context[shared.COUNT] = count
+        self._count[0] = count
         done = 0
         if self.program.until:
             self.view(self.program.until)[:] = 0
@@ -214,7 +217,7 @@ class Executable:
 
         Only for programs whose items are launches of their own.
         """
-        self._context[shared.COUNT] = count
+        self._count[0] = count
         for i, item in enumerate(self.program.body):
             assert isinstance(item, Call)
             launch = self._launches[i : i + 1]

@@ -46,8 +46,10 @@ from hotloop.lang import (
     constant,
     fetch_add,
     function,
+    i32,
     i64,
     if_,
+    load_relaxed,
     loop,
     minimum,
     prefetch,
@@ -169,7 +171,9 @@ class _KernelBody:
         (self.context, self.team, self.tid, self.epoch) = arguments[:4]
         (self.sync, self.ready, self.target, self.first) = arguments[4:8]
         self.stage_bytes = (word(self.team, shared.THREADS).load() + 1) * shared.LINE
-        self.count = word(self.context, 8 * shared.COUNT).load()
+        # It may be for the next step by now: then nothing of this one is left to do.
+        count = word(self.context, 8 * shared.COUNT).load_pointer().cast(i32)
+        self.count = load_relaxed(count).to(i64)
         names = [*(param.name for param in kernel.params), *kernel.results]
         pointers = [argument for argument in arguments[8:] if isinstance(argument, Pointer)]
         self.places: dict[str, Pointer] = dict(zip(names, pointers, strict=True))

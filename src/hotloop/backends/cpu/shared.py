@@ -59,7 +59,7 @@ class Shared:
         return self.sync + self.stages * self.stage_bytes
 
 
-# The context of a launch, eight bytes each: base addresses, the number of tokens in the step, and
-# the address of the event buffers where the code is profiled.
+# The context of a launch, eight bytes each: base addresses, that of the number of tokens in the
+# step (i32), and that of the event buffers where the code is profiled.
 WEIGHTS, STATE, WORK, SCRATCH, COUNT, PROFILE = range(6)
 CONTEXT_WORDS = 6

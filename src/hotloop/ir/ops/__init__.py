@@ -29,6 +29,7 @@ from hotloop.ir.ops import (
     norm,
     rope,
     sampling,
+    speculation,
 )
 from hotloop.ir.ops.attention import SHARES
 from hotloop.ir.ops.base import GROUP, Array, Attrs, OpDef, OpTypeError
@@ -47,7 +48,19 @@ __all__ = [
     "row_count",
 ]
 
-_MODULES = (embed, norm, linear, rope, cache, attention, elementwise, experts, heads, sampling)
+_MODULES = (
+    embed,
+    norm,
+    linear,
+    rope,
+    cache,
+    attention,
+    elementwise,
+    experts,
+    heads,
+    sampling,
+    speculation,
+)
 
 OPS: Mapping[str, OpDef] = MappingProxyType(
     {op.name: op for module in _MODULES for op in module.OPS}

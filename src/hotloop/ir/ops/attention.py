@@ -9,7 +9,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hotloop.ir.ops.base import Array, Attrs, OpDef, activation, need, one, positions
+from hotloop.ir.ops.base import (
+    Array,
+    Attrs,
+    OpDef,
+    activation,
+    need,
+    one,
+    positions,
+    positions_of,
+)
 from hotloop.ir.ops.cache import CHUNK, chunk_count, decoded, need_cache, place
 from hotloop.ir.types import TensorType, tensor
 
@@ -112,10 +121,8 @@ def _attention(
 
 def _infer_attend(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     q = _infer_attention(types, attrs)
-    pos, pages = types[3], types[4]
-    tokens, heads = q.shape[0], int(attrs["heads"])
-    need(pos.shape[0] == tokens, f"attend takes a token of each sequence, not {q} at {pos}")
-    return tensor("f32", tokens, pages.shape[1] * (q.shape[1] + 2 * heads))
+    pages, heads = types[4], int(attrs["heads"])
+    return tensor("f32", q.shape[0], pages.shape[1] * (q.shape[1] + 2 * heads))
 
 
 def _attend(
@@ -137,8 +144,9 @@ def _attend(
     """
     tokens, kv_heads, head = len(q), keys.shape[1], q.shape[1] // heads
     out = np.full((tokens, heads, pages.shape[1], head + 2), np.nan, np.float32)
+    at = positions_of(pos, tokens)
     for t in range(tokens):
-        query, seen = q[t].reshape(kv_heads, heads // kv_heads, head), int(pos[t]) + 1
+        query, seen = q[t].reshape(kv_heads, heads // kv_heads, head), int(at[t]) + 1
         for chunk in _chunks(seen, window):
             first = first_seen(seen, window)
             k, v = (_chunk(cache, pages, t, chunk, first, seen, head) for cache in (keys, values))
@@ -155,7 +163,6 @@ def _infer_combine(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     partials, pos, *sinks = types
     tokens, width = activation(partials, "the input")
     heads, head = int(attrs["heads"]), int(attrs["head_dim"])
-    need(pos.shape == (tokens,), f"combine takes a position for each of {tokens} tokens, not {pos}")
     need(width % (heads * (head + 2)) == 0, f"width {width} is not chunks of {heads} heads")
     positions(pos, tokens)
     _sinks(sinks, heads)
@@ -167,8 +174,9 @@ def _combine(
 ) -> Array:
     """The attention of all chunks that are seen: chunks weigh exp(largest) × their sum."""
     out = np.empty((len(partials), heads, head_dim), np.float32)
+    at = positions_of(pos, len(partials))
     for t, of_token in enumerate(partials.reshape(len(partials), heads, -1, head_dim + 2)):
-        seen = _chunks(int(pos[t]) + 1, window)
+        seen = _chunks(int(at[t]) + 1, window)
         chunks = of_token[:, seen.start : seen.stop]
         for sink in sinks:
             alone = np.zeros((heads, 1, head_dim + 2), np.float32)

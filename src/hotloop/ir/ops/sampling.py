@@ -1,20 +1,27 @@
 """sample, emit, advance: the ops that end a step."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from hotloop.ir.ops.base import Array, Attrs, OpDef, activation, need, one
+from hotloop.ir.ops.base import Array, Attrs, OpDef, activation, need, one, positions
 from hotloop.ir.sample import sample
 from hotloop.ir.types import TensorType, tensor
 
 
 def _infer_sample(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    """The fifth operand, a bias for all logits of each sequence, may be left out."""
+    """Tokens follow each other in one sequence, or each has its own.
+
+    The fifth operand, a bias for all logits of each sequence, may be left out.
+    """
     logits, ring, pos, control, *bias = types
-    tokens, _ = activation(logits, "the logits")
-    _sequences(ring, pos, control, tokens)
-    need(bias in ([], [logits]), f"the bias must be {logits}, as the logits are")
+    tokens, vocabulary = activation(logits, "the logits")
+    positions(pos, tokens)
+    sequences = pos.shape[0]
+    need_sequences(ring, pos, control, sequences)
+    wanted = tensor("f32", sequences, vocabulary)
+    need(bias in ([], [wanted]), f"the bias must be {wanted}")
     return tensor("i32", tokens)
 
 
@@ -23,12 +30,12 @@ def _infer_emit(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     need(
         token.format.name == "i32" and len(token.shape) == 1, f"tokens must be i32[T], not {token}"
     )
-    _sequences(ring, pos, control, token.shape[0])
+    need_sequences(ring, pos, control, token.shape[0])
     return tensor("i32", 1)
 
 
-def _sequences(ring: TensorType, pos: TensorType, control: TensorType, tokens: int) -> None:
-    """Each token has a sequence of its own: a ring, a position, a control block."""
+def need_sequences(ring: TensorType, pos: TensorType, control: TensorType, tokens: int) -> None:
+    """Each sequence has a ring, a position, a control block."""
     need(
         ring.format.name == "i32" and len(ring.shape) == 2 and ring.shape[0] == tokens,
         f"the token rings must be i32[{tokens},capacity], not {ring}",
@@ -46,20 +53,24 @@ def _emit(token: Array, ring: Array, pos: Array, control: Array) -> Array:
     A ring is as long as the context, so a launch never overtakes its reader.
     """
     ends = False
-    for row, (chosen, c) in enumerate(zip(token, control, strict=True)):
-        at = int(pos[row]) + 1
-        ring[row, at] = chosen
-        c["published"] = at + 1
-        if chosen in c["stop_ids"][: int(c["stop_count"])]:
-            c["finish"] = 2
-        elif at >= c["last_pos"]:
-            c["finish"] = 1
-        elif c["cancel"]:
-            c["finish"] = 3
-        else:
-            continue
-        ends = True
+    for row, chosen in enumerate(token):
+        ends |= publish(int(chosen), int(pos[row]) + 1, ring[row], control[row])
     return np.full(1, ends, np.int32)
+
+
+def publish(token: int, at: int, ring: Array, control: Any) -> bool:
+    """Hand one sequence its token for position `at`; whether its generation ends with it."""
+    ring[at] = token
+    control["published"] = at + 1
+    if token in control["stop_ids"][: int(control["stop_count"])]:
+        control["finish"] = 2
+    elif at >= control["last_pos"]:
+        control["finish"] = 1
+    elif control["cancel"]:
+        control["finish"] = 3
+    else:
+        return False
+    return True
 
 
 def _infer_advance(types: Sequence[TensorType], attrs: Attrs) -> TensorType:

@@ -6,6 +6,7 @@
     memory.py     which names may be the same memory
     lifetimes.py  nothing is read after its memory holds another value
     races.py      accesses of different stages are ordered (`hotloop.ir.order`)
+    count.py      the number of tokens changes when a step is complete
 
 Each of these needs what those above it establish, so a program is told what is wrong with its
 kernels first, then with its names, then with its memory and order.
@@ -15,6 +16,7 @@ from hotloop.ir.graph import Graph
 from hotloop.ir.order import Order
 from hotloop.ir.program import Program
 from hotloop.ir.text import text
+from hotloop.ir.verify.count import count_problems
 from hotloop.ir.verify.kernel import kernel_problems
 from hotloop.ir.verify.lifetimes import lifetime_problems
 from hotloop.ir.verify.memory import memories
@@ -39,8 +41,9 @@ def problems(program: Program) -> list[str]:
     found = found or scope_problems(program)
     if found:
         return found
-    memory = memories(program)
-    return lifetime_problems(program, memory) + race_problems(program, Order(program), memory)
+    memory, order = memories(program), Order(program)
+    found = lifetime_problems(program, memory) + race_problems(program, order, memory)
+    return [*found, *count_problems(program, order)]
 
 
 def graph_problems(graph: Graph) -> list[str]:

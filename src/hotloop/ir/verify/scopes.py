@@ -110,7 +110,7 @@ def declaration_problems(thing: Program | Graph, scope: Scope) -> Iterator[str]:
 
 
 def result_problems(thing: Program | Graph, scope: Scope) -> Iterator[str]:
-    """What is wrong with outputs, feedback and until."""
+    """What is wrong with outputs, feedback, until and count."""
     for name in dict.fromkeys(thing.outputs):
         if name not in scope.types:
             yield f"output %{name}: is not defined"
@@ -129,10 +129,11 @@ def result_problems(thing: Program | Graph, scope: Scope) -> Iterator[str]:
         elif scope.types[source] != scope.types[target]:
             yield f"{where}: {scope.types[source]} does not fit {scope.types[target]}"
         fed.add(target)
-    if thing.until and thing.until not in thing.outputs:
-        yield f"until %{thing.until}: is not an output"
-    elif thing.until and scope.types.get(thing.until, FLAG) != FLAG:
-        yield f"until %{thing.until}: is {scope.types[thing.until]}, expected {FLAG}"
+    for word, name in (("until", thing.until), ("count", thing.count)):
+        if name and name not in thing.outputs:
+            yield f"{word} %{name}: is not an output"
+        elif name and scope.types.get(name, FLAG) != FLAG:
+            yield f"{word} %{name}: is {scope.types[name]}, expected {FLAG}"
 
 
 def _body(body: tuple[Item, ...], scope: Scope, around: tuple[str, ...]) -> Iterator[str]:
