@@ -3,11 +3,13 @@
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hotloop.backends.cpu import host_machine
+from hotloop.backends.cpu.kernel_probe import OpCase
 from hotloop.backends.cpu.probes import LaunchProbe
 from hotloop.backends.cpu.team import Team
 from hotloop.backends.dataflow.work import Workload
@@ -15,7 +17,17 @@ from hotloop.cli.main import main
 from hotloop.machine.hardware import Hardware
 from hotloop.machine.load import find, from_toml, to_toml
 from hotloop.predict import host
-from hotloop.predict.cpu import Costs, Shape, costs_of, fit, shape
+from hotloop.predict.cpu import (
+    POSITIONS,
+    Costs,
+    Kernels,
+    Shape,
+    costs_of,
+    fit,
+    op_cases,
+    shape,
+    stream_cases,
+)
 from hotloop.predict.models import open_shapes
 from hotloop.predict.prediction import Programs, predict, team
 from hotloop.util.errors import CacheError, UsageError
@@ -141,21 +153,66 @@ def test_what_a_cache_holds_is_read_at_its_speed() -> None:
 def test_the_fit_finds_the_costs_that_made_the_times() -> None:
     made, load = programs(), Workload(1024)
     shapes = {rung: shape(made[rung], load) for rung in ("ops", "fused", "looped", "tokens")}
-    true = Costs(20e9, 1.5e-6, 2e-5, 8e-5, 1e-6, 1e-3)
-    plain = Costs(20e9, 1.5e-6, 0, 0)
+    plain = Costs(20e9, 1.5e-6, 0, 0, threads=4)
 
     def mean(found: Shape) -> float:
         return found.seconds(plain) / len(found.launches)
 
-    true = Costs(20e9, 1.5e-6, 2e-5, 8e-5, mean(shapes["ops"]), mean(shapes["fused"]))
+    true = replace(
+        plain,
+        launch_short=2e-5,
+        launch_long=8e-5,
+        short=mean(shapes["ops"]),
+        long=mean(shapes["fused"]),
+    )
     measured = {rung: found.seconds(plain) for rung, found in shapes.items()}
     measured["ops"] += len(shapes["ops"].launches) * 2e-5
     measured["fused"] += len(shapes["fused"].launches) * 8e-5
-    fitted = fit(measured, shapes)
+    fitted = fit(measured, shapes, 20e9, 4, Kernels())
     for name in ("stream", "stage", "launch_short", "launch_long", "short", "long"):
         assert getattr(fitted, name) == pytest.approx(getattr(true, name), rel=1e-6), name
     assert fitted.launch(0) == fitted.launch_short
     assert fitted.launch(1) == fitted.launch_long
+
+
+def test_times_that_no_cost_explains_give_costs_of_nothing() -> None:
+    made, load = programs(), Workload(1024)
+    shapes = {rung: shape(made[rung], load) for rung in ("ops", "fused", "looped", "tokens")}
+    fitted = fit(dict.fromkeys(shapes, 1e-6), shapes, 20e9, 4, Kernels())
+    assert (fitted.stage, fitted.launch_short, fitted.launch_long) == (0, 0, 0)
+
+
+def test_kernels_take_what_was_probed_of_them() -> None:
+    """Products stream at their kernel's rate, other ops cost cores, each its own."""
+    made, load = programs(), Workload(1024)
+    found = shape(made["tokens"], load)
+    streams = dict.fromkeys(stream_cases([found]), 10000000000.0)
+    rows = dict.fromkeys(op_cases([found]), 1e-06)
+    memory = Costs(40e9, 0, 0, 0, threads=4)
+    assert found.seconds(memory) == pytest.approx(found.nbytes / 40e9)
+    streamed = replace(memory, kernels=Kernels(streams=streams))
+    slow = sum(p.weight_bytes + p.cache_bytes for p in found.pieces if p.stream)
+    assert slow > 0
+    assert found.seconds(streamed) == pytest.approx(found.nbytes / 10e9, rel=1e-2)
+    twice = replace(memory, kernels=Kernels(streams=streams).faster(2.0))
+    assert found.seconds(twice) == pytest.approx(found.nbytes / 20e9, rel=1e-2)
+    computing = replace(memory, kernels=Kernels(rows=rows))
+    alone = replace(computing, threads=1)
+    assert found.seconds(memory) < found.seconds(computing) < found.seconds(alone)
+    each = next(piece for piece in found.pieces if not piece.tiles)
+    assert each.seconds(computing) == each.seconds(alone) == each.rows * 1e-6
+
+
+def test_attention_costs_by_the_line_between_two_positions() -> None:
+    made = programs()
+    found = shape(made["tokens"], Workload(1024))
+    spec = next(piece.spec for piece in found.pieces if piece.spec.name == "attend")
+    low, high = POSITIONS
+    rows = {OpCase(spec, low): 1e-6, OpCase(spec, high): 3e-6}
+    kernels = Kernels(rows)
+    assert kernels.row(spec, low) == pytest.approx(1e-6)
+    assert kernels.row(spec, high + (high - low)) == pytest.approx(5e-6)
+    assert 0 < kernels.row(spec, 1) < 1e-6
 
 
 def test_a_cpu_is_predicted_by_the_command(

@@ -256,6 +256,11 @@ class Model:
         return Executable(compiled.program, self._weights, self._state, self._team)
 
     @property
+    def weights(self) -> Weights:
+        """The packed weights: probes read them that are to be compared with a program."""
+        return self._weights
+
+    @property
     def config(self) -> Config:
         return self.decoder.config
 

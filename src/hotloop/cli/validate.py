@@ -33,6 +33,16 @@ def validate(
             show_default=False,
         ),
     ] = None,
+    threads: Annotated[
+        list[int] | None,
+        typer.Option(
+            "-t",
+            "--threads",
+            min=1,
+            help="With --measure: threads in the team (repeatable; default: 1, and all).",
+            show_default=False,
+        ),
+    ] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="With --measure: how often.")] = 7,
     as_json: options.Json = False,
 ) -> None:
@@ -43,7 +53,7 @@ def validate(
     from hotloop.predict import validation
 
     if measure:
-        _measure(measure, rounds, as_json)
+        _measure(measure, threads, rounds, as_json)
         return
     with progress_bar() as progress:
         results = validation.validate(sensitivity=sensitivity, progress=progress)
@@ -56,13 +66,13 @@ def validate(
     stdout().print(table)
 
 
-def _measure(models: list[str], rounds: int, as_json: bool) -> None:
+def _measure(models: list[str], threads: list[int] | None, rounds: int, as_json: bool) -> None:
     from rich.text import Text
 
     from hotloop.bench.predicted import errors, hold
     from hotloop.machine.host import available_threads
 
-    threads = sorted({1, available_threads()})
+    threads = threads or sorted({1, available_threads()})
     with progress_bar() as progress:
         outcomes = hold(models, threads, rounds, progress)
     median, largest = errors(outcomes)

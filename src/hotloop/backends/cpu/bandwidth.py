@@ -40,24 +40,31 @@ LAUNCH_SECONDS = 0.05
 
 
 class ReadProbe:
-    """Reads a buffer of `nbytes` with all threads of `team`; `gbps()` is one measurement."""
+    """Reads a buffer of `nbytes` with all threads of `team`; `gbps()` is one measurement.
 
-    def __init__(self, nbytes: int, team: Team) -> None:
+    The buffer is a new one, or as much as fits of the `memory` that is given: a cache that holds
+    what a program reads then holds what the probe reads.
+    """
+
+    def __init__(self, nbytes: int, team: Team, memory: Arena | None = None) -> None:
         self.team = team
         self.nbytes = round_up(nbytes, BLOCK * team.threads)
-        self._arena = Arena(self.nbytes, "the bandwidth probe")
-        self._arena.data[:] = 1
+        if memory is None:
+            memory = Arena(self.nbytes, "the bandwidth probe")
+            memory.data[:] = 1
+        elif self.nbytes > len(memory.data):
+            self.nbytes -= round_up(self.nbytes - len(memory.data), BLOCK * team.threads)
+        self._arena = memory
         self._sums = np.zeros(team.threads * 16, np.int64)
         self._args = np.array([self._arena.address, self.nbytes, 1, self._sums.ctypes.data], "u8")
         module = Module("read_probe", host())
         _define_probe(module)
         self._code = jit.load(module, ("launch",))
         self._launches = np.array([[self._code.address("launch"), self._args.ctypes.data]], "u8")
-        self._passes = 1
-        self._passes = max(1, int(LAUNCH_SECONDS / self._seconds()) + 1)
+        self._passes = max(1, int(LAUNCH_SECONDS / self._seconds(1)) + 1)
 
-    def _seconds(self) -> float:
-        self._args[2] = self._passes
+    def _seconds(self, passes: int) -> float:
+        self._args[2] = passes
         context = np.zeros(shared.CONTEXT_WORDS, np.int64)
         started = time.perf_counter()
         self.team.run(context.ctypes.data, self._launches, ("probe",))
@@ -65,7 +72,11 @@ class ReadProbe:
 
     def gbps(self) -> float:
         """10^9 bytes per second, over one launch of several passes."""
-        return self.nbytes * self._passes / self._seconds() / 1e9
+        return self.nbytes * self._passes / self._seconds(self._passes) / 1e9
+
+    def once(self) -> float:
+        """The same over one pass: of a cache, it finds what others have left there."""
+        return self.nbytes / self._seconds(1) / 1e9
 
 
 def read_gbps(nbytes: int, threads: int, seconds: float = 1.0) -> float:

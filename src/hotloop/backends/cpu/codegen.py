@@ -116,7 +116,7 @@ def _define_item_launch(module: Module, kernels: KernelCode, kernel: Kernel, fir
         zero = constant(0, i64)
         site = CallSite(
             epoch=zero,
-            sync=_first_sync(team),
+            sync=first_sync(team),
             ready=constant(shared.BARRIER, i64),
             target=zero,
             first=first,
@@ -127,7 +127,7 @@ def _define_item_launch(module: Module, kernels: KernelCode, kernel: Kernel, fir
         ret(0)
 
 
-def _first_sync(team: Value) -> Value:
+def first_sync(team: Value) -> Value:
     """Offset in the team's memory of the counters of a launch's first stage."""
     return word(team, shared.THREADS).load() * shared.LINE + shared.THREAD
 
@@ -156,7 +156,7 @@ class _ProgramLaunch:
     def define(self, program: Program) -> None:
         with function(self.module, "launch", LAUNCH, i64, exported=True) as arguments:
             self.context, self.team, self.tid, _ = arguments
-            self.first_sync = _first_sync(self.team)
+            self.first_sync = first_sync(self.team)
             self.stage_bytes = (word(self.team, shared.THREADS).load() + 1) * shared.LINE
             # What precedes the next call is complete when the counter at offset `ready` of the
             # team's memory reaches `target`; before the first call, any counter has reached 0.
