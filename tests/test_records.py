@@ -1,5 +1,7 @@
 """linear on weights packed as records: the same laws as in `test_linear`, a few shapes each."""
 
+import re
+
 import numpy as np
 import pytest
 from jit import TARGETS, compute
@@ -19,7 +21,7 @@ from weights import (
 
 from hotloop.ir import grouped
 from hotloop.ir.types import FORMATS, TensorType, tensor
-from hotloop.lang.target import AARCH64_DOT, AVX2, AVX512_VNNI, AVX_VNNI
+from hotloop.lang.target import AARCH64_DOT, AMX, AVX2, AVX512_VNNI, AVX_VNNI
 
 INTEGERS = [name for name in RECORDS if FORMATS[name].integers]
 PAIRS = [("f32", name) for name in RECORDS] + [("q8", name) for name in INTEGERS]
@@ -63,14 +65,14 @@ def test_real_numbers_of_several_blocks(x_format: str, format_name: str) -> None
 
 @pytest.mark.parametrize("format_name", INTEGERS)
 def test_every_instruction_set_gives_the_same_bits(format_name: str) -> None:
-    """An odd number of groups; one token, and some that do not fill a block."""
-    weight, tokens = weight_of(format_name, 24, 288), 16
+    """An odd number of groups; one token, and some that do not fill a block, or a tile."""
+    weight, tokens = weight_of(format_name, 24, 288), 35
     columns = weight.shape[1]
     scales = np.random.default_rng(4).uniform(0.001, 0.02, (tokens, columns // 32))
     x, _ = activation("q8", some_quants(tokens, columns), scales.astype(np.float32))
     operands = [x, packed(real_weight(weight), weight)]
-    targets = (*TARGETS, *filter(runs_here, (AVX2, AVX_VNNI, AVX512_VNNI)))
-    for count in (1, 13):
+    targets = (*TARGETS, *filter(runs_here, (AVX2, AVX_VNNI, AVX512_VNNI, AMX)))
+    for count in (1, 13, 35):
         compute(linear_spec("q8", weight, tokens), operands, count, grain=8, targets=targets)
 
 
@@ -111,4 +113,11 @@ def test_avx2_runs_without_calls(format_name: str) -> None:
     text = compiled(linear_spec("q8", weight_of(format_name, 64, 512), 1), AVX2)
     assert "vpmaddubsw" in text
     assert "prefetcht0" in text
+    assert "call" not in text
+
+
+@pytest.mark.parametrize("format_name", INTEGERS)
+def test_a_prompt_uses_tiles(format_name: str) -> None:
+    text = compiled(linear_spec("q8", weight_of(format_name, 64, 512), 64), AMX)
+    assert re.search(r"tilezero.*\n\ttdpbssd\b.*\n\ttilestored", text)
     assert "call" not in text

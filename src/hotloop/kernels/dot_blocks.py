@@ -122,12 +122,13 @@ def nibbles(quants: list[Pointer]) -> Iterator[tuple[int, Value]]:
 def _signed(weight: TensorType, quants: list[Pointer]) -> Iterator[tuple[int, Value]]:
     """A block's weights as they are, four columns from the given one on to a lane, as int8."""
     if weight.format.name == "q8_0":
-        yield from _signed_bytes(quants)
+        yield from signed_bytes(quants)
     else:
         yield from ((column, q.to(i8)) for column, q in nibbles(quants))
 
 
-def _signed_bytes(quants: list[Pointer]) -> Iterator[tuple[int, Value]]:
+def signed_bytes(quants: list[Pointer]) -> Iterator[tuple[int, Value]]:
+    """A block of q8_0, four columns from the given one on to a lane, as int8."""
     for vector in range(8):
         yield 4 * vector, load_side_by_side(quants, vector * 32, 32).to(i8)
 
@@ -162,7 +163,7 @@ def _dot_nibbles_in_pairs(quants: list[Pointer], tokens: list[Pointer]) -> list[
 def _dot_bytes(quants: list[Pointer], tokens: list[Pointer], sums: list[Value]) -> list[Value]:
     """The quantise op writes -127 … 127, so `tokens` never hold the -128 `dot4_signed` bars."""
     rows = GROUP * len(quants)
-    for column, q in _signed_bytes(quants):
+    for column, q in signed_bytes(quants):
         for t, x in enumerate(tokens):
             sums[t] = dot4_signed(q, _four_columns(x, column, rows), sums[t])
     return sums

@@ -14,10 +14,11 @@ from hotloop.kernels.dot_plain import dot_plain
 from hotloop.kernels.dot_records import dot_records_f32, dot_records_q8, parts_of_row
 from hotloop.kernels.dot_tiles import (
     PANELS,
-    REGISTERS,
     ROWS,
     TOKENS,
     Panel,
+    PanelLayout,
+    Registers,
     dot_tiles_q8,
     fits_tiles,
 )
@@ -25,6 +26,7 @@ from hotloop.kernels.pack import BLOCK, group_bytes
 from hotloop.kernels.records import RECORDS
 from hotloop.kernels.stream import share_of
 from hotloop.kernels.tile import OpSpec, Tile, kernel, q8_stride, row_stride
+from hotloop.kernels.whole_codes import Parts
 from hotloop.lang import (
     Pointer,
     Value,
@@ -45,7 +47,7 @@ def _scratch(spec: OpSpec) -> int:
     x, weight = spec.operands
     if x.shape[0] < TOKENS or not fits_tiles(x, weight):
         return 0
-    return PANELS * Panel.nbytes(x.shape[0])
+    return PANELS * PanelLayout.of(weight).nbytes(x.shape[0])
 
 
 @kernel("linear", scratch=_scratch)
@@ -100,7 +102,7 @@ def _all_rows(tile: Tile, block: int) -> None:
     in_tiles = block == TOKENS
     if in_tiles:
         whole = first + (end - first) // (2 * PANELS) * (2 * PANELS)
-        with tile_registers(REGISTERS):
+        with tile_registers(Registers(Parts.of(weight).width).all()):
             for group in loop(whole, first, step=2 * PANELS):
                 _panels(tile, group, PANELS)
             for group in loop(paired, whole, step=2):
@@ -123,7 +125,7 @@ def _takes_pairs(x: TensorType, weight: TensorType, block: int) -> bool:
     if not current().module.target.vnni512:
         return False
     if weight.format.quantised:
-        return x.format.name == "q8" and (block > 1 or fits_tiles(x, weight))
+        return x.format.name == "q8" and (block > 1 or weight.format.name not in RECORDS)
     return True
 
 
@@ -147,7 +149,9 @@ def _panels(tile: Tile, group: Value, count: int) -> None:
     assert tile.result is not None
     y, stride, nbytes = tile.result.cast(f32), row_stride(weight.shape[0]), group_bytes(weight)
     groups = [tile.operands[1].at((group + i) * nbytes) for i in range(2 * count)]
-    panels = [Panel(tile.scratch.at(i * Panel.nbytes(x.shape[0]))) for i in range(count)]
+    layout = PanelLayout.of(weight)
+    scratch = [tile.scratch.at(i * layout.nbytes(x.shape[0])) for i in range(count)]
+    panels = [Panel(memory, layout) for memory in scratch]
     records = _record(tile, constant(0, i64))
     stride_x = q8_stride(x.shape[1])
     # A line of the result is a token's, with a stride that no prefetcher follows.
