@@ -161,8 +161,8 @@ class _Part:
     rows: Rows
     number: Index
     """In the block."""
-    close: Pointer | None
-    """What is to be asked for what follows closely, from here on; None: nothing."""
+    close: list[Pointer]
+    """From where on what follows closely is to be asked for; empty: nothing."""
 
     def sub_blocks(self, *, unrolled: bool = False) -> Iterator[tuple[Index, SubBlock]]:
         """Each sub-block's first column, from the part's, and it.
@@ -185,8 +185,8 @@ class _Part:
             yield sub * self.codes.width, self.codes.sub_block(self.rows, self.number, sub)
 
     def _prefetch(self, first: int, end: int) -> None:
-        if self.close is not None:
-            prefetch_ahead(self.close.at(first), end - first)
+        for position in self.close:
+            prefetch_ahead(position.at(first), end - first)
 
 
 def _parts(
@@ -209,8 +209,8 @@ def _parts(
             number = block * codes.parts + part
             if ahead is not None:
                 ahead.prefetch(number)
-            close = rows.records[0].at(part * step) if ahead is None and row is None else None
-            yield number, _Part(codes, rows, part, close)
+            close = [record.at(part * step) for record in rows.records]
+            yield number, _Part(codes, rows, part, close if ahead is None and row is None else [])
 
 
 def _loop(count: int) -> Iterable[Index]:
@@ -229,8 +229,9 @@ def _products(
     """Σ (code - offset - zero) · p of a sub-block for each token: an i32 for each row."""
     target = current().module.target
     # Signed codes become unsigned by one operation for all tokens, where moving signs from one
-    # factor to the other is one for each; unsigned ones signed, where signed ones are multiplied.
-    lifted = codes.signed and target.vnni and len(tokens) > 1
+    # factor to the other is one for each, and several with 512 bits; unsigned ones signed, where
+    # signed ones are multiplied.
+    lifted = codes.signed and target.vnni and (len(tokens) > 1 or rows > GROUP)
     lowered = not codes.signed and target.dotprod
     offset = 128 if lifted else 0 if lowered else codes.offset
     sums = [_start(sub, x, column, codes.width, offset, rows) for x in tokens]

@@ -108,7 +108,7 @@ def _all_rows(tile: Tile, block: int) -> None:
             for group in loop(paired, whole, step=2):
                 _panels(tile, group, 1)
         first, block = paired, 4
-    if not in_tiles and _takes_pairs(x, weight, block):
+    if not in_tiles and _takes_pairs(x, weight):
         for group in loop(paired, first, step=2):
             _group(tile, group, 2, block)
         first = paired
@@ -116,7 +116,7 @@ def _all_rows(tile: Tile, block: int) -> None:
         _group(tile, group, 1, block)
 
 
-def _takes_pairs(x: TensorType, weight: TensorType, block: int) -> bool:
+def _takes_pairs(x: TensorType, weight: TensorType) -> bool:
     """Whether a vector holds the sums of two groups.
 
     Unpacking then takes half the instructions for a byte, which shows even with one token: more
@@ -124,9 +124,7 @@ def _takes_pairs(x: TensorType, weight: TensorType, block: int) -> bool:
     """
     if not current().module.target.vnni512:
         return False
-    if weight.format.quantised:
-        return x.format.name == "q8" and (block > 1 or weight.format.name not in RECORDS)
-    return True
+    return x.format.name == "q8" or not weight.format.quantised
 
 
 def _group(tile: Tile, group: Value, count: int, block: int) -> None:
