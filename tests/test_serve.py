@@ -647,3 +647,25 @@ def test_metrics_and_status(server: Running, client: openai.OpenAI) -> None:
     assert status["model"] == "tiny"
     assert status["memory_tokens_per_second"] == 1000
     assert status["load"]["pages"] == 64
+
+
+# what a stream is written with
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+def test_any_text_is_the_same_in_a_stream(path: str) -> None:
+    text = 'é "quoted" \\ \n\x00\x1f </script> 🙂 text\x00'
+    prompt = {"prompt": "a"} if path == "completions" else {"messages": HELLO}
+    with says(text) as server:
+        whole = post(server, f"/v1/{path}", prompt | {"max_tokens": 99}).json()["choices"][0]
+        stream = post(server, f"/v1/{path}", prompt | {"max_tokens": 99, "stream": True})
+        events = [json.loads(line[6:]) for line in stream.content.split(b"\n\n") if b"{" in line]
+        choices = [event["choices"][0] for event in events]
+        if path == "completions":
+            assert whole["text"] == text
+            assert "".join(choice["text"] for choice in choices) == text
+        else:
+            assert whole["message"]["content"] == text
+            assert "".join(choice["delta"].get("content", "") for choice in choices) == text
+        assert len({tuple(sorted(event)) for event in events}) == 1
+        assert [choice["finish_reason"] for choice in choices[:-1]] == [None] * (len(choices) - 1)

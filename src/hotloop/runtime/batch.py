@@ -5,6 +5,7 @@ weights, the cache and the threads. A token's bits are the same in all of them, 
 each row of a step is computed by itself, and attention sums by position.
 """
 
+import operator
 import threading
 import time
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ from hotloop.frontends.decoder import Decoder, Step
 from hotloop.ir.types import CONTROL
 from hotloop.machine.host import host
 from hotloop.runtime.executor import Deliver, Row
-from hotloop.runtime.session import POLL_SECONDS, PROMPT_BLOCK
+from hotloop.runtime.pace import Pace
+from hotloop.runtime.session import PROMPT_BLOCK
 
 
 class BatchExecutor:
@@ -57,6 +59,7 @@ class BatchExecutor:
         self._ring = self._state.view("ring")
         self._control = self._state.view("control").view(CONTROL)
         self._bias = self._state.view("bias")
+        self._published = _Published(self._control, self._ring)
         self._launches = ThreadPoolExecutor(1, "hotloop-launch")
         self._last: Executable | None = None
         self._compiling = threading.Lock()
@@ -102,20 +105,24 @@ class BatchExecutor:
 
     def decode(self, rows: Sequence[Row], steps: int, deliver: Deliver) -> None:
         program = self._ready(rows, steps)
-        starts = np.array([len(row.tokens) for row in rows])
+        starts = [len(row.tokens) for row in rows]
+        ended = threading.Lock()  # released at the end: nothing is cheaper to wait for
+        ended.acquire()
         launch = self._launches.submit(program.run, len(rows), until_done=True)
-        ended = threading.Event()  # waiting for it is much cheaper than for a future
-        launch.add_done_callback(lambda _: ended.set())
+        launch.add_done_callback(lambda _: ended.release())
         delivered, goes_on = 0, True
         running = True
+        pace = Pace()
         while running:
-            running = not ended.wait(POLL_SECONDS)
+            running = not ended.acquire(timeout=pace.nap())
             # Rows are published one after another: a step is there when it is for all of them.
-            published = self._control["published"][: len(rows)] - starts
-            there = int(published.min())
+            there = min(map(operator.sub, self._published.seen(len(rows)), starts))
             if there > delivered:
-                spans = (slice(start + delivered, start + there) for start in starts.tolist())
-                new = [self._ring[at, span].tolist() for at, span in enumerate(spans)]
+                pace.step(there - delivered)
+                new = [
+                    self._published.tokens(at, start + delivered, start + there)
+                    for at, start in enumerate(starts)
+                ]
                 delivered = there
                 goes_on = deliver(new) and goes_on
             if not goes_on:
@@ -162,3 +169,24 @@ class BatchExecutor:
     def close(self) -> None:
         """End the launching thread; the executor can no longer be used."""
         self._launches.shutdown()
+
+
+class _Published:
+    """What a launch has published so far, looked at without NumPy: between two tokens the weights
+    empty the caches, and every line of code that runs there comes from memory."""
+
+    def __init__(self, control: NDArray[np.generic], ring: NDArray[np.generic]) -> None:
+        assert CONTROL.fields is not None
+        self._words = control.view(np.int64).reshape(-1).data
+        self._stride = CONTROL.itemsize // self._words.itemsize
+        self._offset = CONTROL.fields["published"][1] // self._words.itemsize
+        self._tokens = ring.reshape(-1).data
+        self._width = ring.shape[1]
+
+    def seen(self, rows: int) -> list[int]:
+        """Tokens of each row, its prompt's included."""
+        return self._words[self._offset : rows * self._stride : self._stride].tolist()
+
+    def tokens(self, row: int, start: int, stop: int) -> list[int]:
+        base = row * self._width
+        return self._tokens[base + start : base + stop].tolist()

@@ -18,7 +18,7 @@ from hotloop.runtime.executor import Executor, Row
 from hotloop.runtime.logprobs import top_logprobs
 from hotloop.runtime.pages import Pages
 from hotloop.runtime.scheduler import Chunk, Plan, Scheduler
-from hotloop.runtime.sequence import ConstraintError, Finish, Output, Sequence
+from hotloop.runtime.sequence import ConstraintError, Finish, Output, Sequence, TopLogprobs
 from hotloop.util.errors import ContextError, HotloopError, UsageError
 
 
@@ -209,9 +209,9 @@ class Engine:
     def _postprocess_single(self, at: int, sequence: Sequence) -> str:
         """Hand out the one token of a sequence that Python has a say in; what is wrong, if so."""
         token = sequence.tokens[-1]
-        logprobs = []
+        logprobs: tuple[TopLogprobs, ...] = ()
         if sequence.logprobs is not None:
-            logprobs = [top_logprobs(self.executor.logits(at), token, sequence.logprobs)]
+            logprobs = (top_logprobs(self.executor.logits(at), token, sequence.logprobs),)
         sequence.sink(Output([token], sequence.cached, logprobs))
         if sequence.constraint is not None and sequence.finish is None:
             try:

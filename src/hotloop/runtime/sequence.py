@@ -1,9 +1,9 @@
 """A sequence: one request's tokens on their way through the engine."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,8 +63,7 @@ class TopLogprobs:
     logprobs: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """What a launch added to a sequence.
 
     `finish` is None until the last one; `cached`, how many tokens of the prompt the prefix cache
@@ -73,7 +72,7 @@ class Output:
 
     tokens: list[int]
     cached: int
-    logprobs: list[TopLogprobs] = field(default_factory=list)
+    logprobs: tuple[TopLogprobs, ...] = ()
     finish: Finish | None = None
     error: str = ""
 

@@ -7,6 +7,7 @@ away ends its generation, and an error in the middle of a stream is its last eve
 import asyncio
 import json
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from json.encoder import encode_basestring
 from typing import Any, Protocol, TypeVar
 
 from fastapi import Request
@@ -20,6 +21,9 @@ T = TypeVar("T")
 
 #: nginx's: the client closed the connection. Nobody is there to read it, but logs and metrics do.
 CLIENT_CLOSED_REQUEST = 499
+#: Stands for the text of an event; no model's name holds it.
+_MARK = "\0text\0"
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class Answer(Protocol):
@@ -30,6 +34,9 @@ class Answer(Protocol):
 
     def events(self, delta: Delta) -> Iterator[dict[str, Any]]:
         """Events that `delta` becomes."""
+
+    def text_event(self, index: int, text: str) -> dict[str, Any] | None:
+        """The only event of a delta with this text and nothing else; None if there are others."""
 
     def usage_event(self, usage: dict[str, object]) -> dict[str, Any]:
         """The event that has the usage, for those who asked."""
@@ -55,7 +62,10 @@ async def answer(
 
 
 async def _collect(generation: Generation) -> list[Delta]:
-    return [delta async for delta in generation]
+    collected: list[Delta] = []
+    while deltas := await generation.more():
+        collected += deltas
+    return collected
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
@@ -95,10 +105,17 @@ class _EventStream(StreamingResponse):
 async def _events(generation: Generation, made_of: Answer, usage: bool) -> AsyncIterator[bytes]:
     for event in made_of.opening():
         yield _sse(event)
+    texts = [_TextEvents.of(made_of, choice.index) for choice in generation.choices]
     try:
-        async for delta in generation:
-            for event in made_of.events(delta):
-                yield _sse(event)
+        while deltas := await generation.more():
+            written = []
+            for delta in deltas:
+                text_events = texts[delta.index]
+                if text_events is not None and delta.finish is None:
+                    written.append(text_events.write(delta.text))
+                else:
+                    written += map(_sse, made_of.events(delta))
+            yield b"".join(written)
     except ApiError as error:
         yield _sse(error.body())
         return
@@ -107,6 +124,24 @@ async def _events(generation: Generation, made_of: Answer, usage: bool) -> Async
     yield b"data: [DONE]\n\n"
 
 
+class _TextEvents:
+    """Events that differ by their text alone, which most are: between two tokens of a launch there
+    is no time to make the rest of them again."""
+
+    def __init__(self, head: bytes, tail: bytes) -> None:
+        self._head, self._tail = head, tail
+
+    @staticmethod
+    def of(made_of: Answer, index: int) -> "_TextEvents | None":
+        event = made_of.text_event(index, _MARK)
+        if event is None:
+            return None
+        head, _, tail = _sse(event).partition(encode_basestring(_MARK).encode())
+        return _TextEvents(head, tail)
+
+    def write(self, text: str) -> bytes:
+        return self._head + encode_basestring(text).encode() + self._tail
+
+
 def _sse(event: dict[str, Any]) -> bytes:
-    text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
-    return b"data: " + text.encode() + b"\n\n"
+    return f"data: {_JSON.encode(event)}\n\n".encode()

@@ -140,6 +140,10 @@ class ChatAnswer:
             reason = self._reason(delta.finish, calls)
             yield self._chunk(delta.index, {}, finish_reason=reason)
 
+    def text_event(self, index: int, text: str) -> dict[str, Any] | None:
+        plain = self._finders is None and not self._request.logprobs
+        return self._chunk(index, {"content": text}) if plain else None
+
     def usage_event(self, usage: dict[str, object]) -> dict[str, Any]:
         chunk = self._head | {"object": "chat.completion.chunk", "choices": []}
         return chunk | {"usage": usage}

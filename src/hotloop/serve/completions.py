@@ -88,6 +88,9 @@ class CompletionAnswer:
         logprobs = self._logprobs(delta.index, delta.logprobs)
         yield self._chunk(delta.index, delta.text, logprobs, finish)
 
+    def text_event(self, index: int, text: str) -> dict[str, Any] | None:
+        return self._chunk(index, text, None, None) if self._request.logprobs is None else None
+
     def usage_event(self, usage: dict[str, object]) -> dict[str, Any]:
         return self._head | {"choices": [], "usage": usage}
 

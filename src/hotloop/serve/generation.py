@@ -8,8 +8,9 @@ reason, cancels what still runs.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -58,13 +59,13 @@ class Options:
 Scored = tuple[int, TopLogprobs | None]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Delta:
     """What came for one choice: text, logprobs of its tokens, and at the end why it ended."""
 
     index: int
     text: str
-    logprobs: list[Scored] = field(default_factory=list)
+    logprobs: Sequence[Scored] = ()
     finish: Finish | None = None
 
 
@@ -79,6 +80,7 @@ class Choice:
         self.prompt = prompt
         self.made = 0
         self.seen = 0.0  # when its last tokens came
+        self.gaps: list[float] = []  # seconds between tokens; counting them can wait
         self.cached = 0
         self.ended = False
         self._begun = False
@@ -125,7 +127,7 @@ class Generation:
 
     The prompts have passed `Served.check_prompt`.
 
-    `submit` it, iterate over it, and `close` it, whatever happens in between.
+    `submit` it, ask it for `more` until there is none, and `close` it, whatever happens in between.
     """
 
     def __init__(self, served: Served, prompts: Sequence[list[int]], options: Options) -> None:
@@ -134,12 +136,14 @@ class Generation:
         self.options = options
         self._submitted = 0.0
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[tuple[int, Output]] = asyncio.Queue()
+        self._arrived: deque[tuple[int, Output]] = deque()
+        self._waiter: asyncio.Future[None] | None = None
         self.choices = [
             self._choice(at * options.n + copy, prompt, copy)
             for at, prompt in enumerate(prompts)
             for copy in range(options.n)
         ]
+        self._left = len(self.choices)
 
     def _choice(self, index: int, prompt: list[int], copy: int) -> Choice:
         options, room = self.options, self.served.context + 1 - len(prompt)
@@ -163,56 +167,73 @@ class Generation:
     def _sink(self, index: int, output: Output) -> None:
         """On the engine's thread. A loop that has been closed has nobody left to tell."""
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, output))
+            self._loop.call_soon_threadsafe(self._take, index, output)
+
+    def _take(self, index: int, output: Output) -> None:
+        self._arrived.append((index, output))
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def submit(self) -> None:
         """Hand all choices to the engine, which takes all or none: see `Engine.submit`."""
         self._submitted = time.perf_counter()
         if self.options.max_tokens == 0 and self.choices[0].sequence.reader is None:
             for choice in self.choices:
-                self._queue.put_nowait((choice.index, Output([], 0, finish=Finish.LENGTH)))
+                self._take(choice.index, Output([], 0, finish=Finish.LENGTH))
         else:
             self.served.engine.submit([choice.sequence for choice in self.choices])
 
     def close(self) -> None:
-        """Cancel what still runs."""
+        """Cancel what still runs, and count what ran."""
+        for choice in self.choices:
+            for gap in choice.gaps:
+                self.served.metrics.between.observe(gap)
+            choice.gaps = []
         self._cancel([choice for choice in self.choices if not choice.ended])
 
     def _cancel(self, choices: Sequence[Choice]) -> None:
         if choices:
             self.served.engine.cancel([choice.sequence for choice in choices])
 
-    async def __aiter__(self) -> AsyncIterator[Delta]:
-        """What comes, in the order of its coming, until all choices have ended.
+    async def more(self) -> list[Delta]:
+        """What has come since the last call, as soon as there is any; nothing after the end.
 
-        Raises `ApiError` where one ends without its own or its client's doing.
+        Raises `ApiError` where a choice ends without its own or its client's doing.
         """
-        left = len(self.choices)
-        while left:
-            index, output = await self._queue.get()
-            choice = self.choices[index]
-            if choice.ended:
-                continue  # tokens after a stop string
-            if output.finish in FAILURES:
-                choice.ended = True
-                raise failure(self.served, output)
-            if output.tokens:
-                self._note_time(choice)
-            delta = choice.take(output)
-            if delta is None:
-                continue
-            if delta.finish is not None:
-                left -= 1
-                if output.finish is None:  # a stop string, of which the engine knows nothing
-                    self._cancel([choice])
-            yield delta
-            if not self._queue.empty():
-                await asyncio.sleep(0)  # so that one that is behind does not keep others waiting
+        deltas: list[Delta] = []
+        while self._left and not deltas:
+            if not self._arrived:
+                self._waiter = self._loop.create_future()
+                await self._waiter
+            while self._arrived:
+                index, output = self._arrived[0]
+                choice = self.choices[index]
+                if output.finish in FAILURES and not choice.ended:
+                    if deltas:
+                        break  # what came before it goes first
+                    choice.ended = True
+                    raise failure(self.served, output)
+                self._arrived.popleft()
+                if choice.ended:
+                    continue  # tokens after a stop string
+                if (delta := self._delta(choice, output)) is not None:
+                    deltas.append(delta)
+        return deltas
+
+    def _delta(self, choice: Choice, output: Output) -> Delta | None:
+        if output.tokens:
+            self._note_time(choice)
+        delta = choice.take(output)
+        if delta is not None and delta.finish is not None:
+            self._left -= 1
+            if output.finish is None:  # a stop string, of which the engine knows nothing
+                self._cancel([choice])
+        return delta
 
     def _note_time(self, choice: Choice) -> None:
         now = time.perf_counter()
         if choice.made:
-            self.served.metrics.between.observe(now - choice.seen)
+            choice.gaps.append(now - choice.seen)
         else:
             self.served.metrics.first.observe(now - self._submitted)
         choice.seen = now

@@ -1,6 +1,7 @@
 """The process: a socket, uvicorn on it, and an end that loses nothing it need not lose."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -89,7 +90,9 @@ def serve_forever(app: FastAPI, served: Served, listen: Listen, sock: socket.soc
     )
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     server = _Server(config, served, listen.grace)
-    asyncio.run(server.serve(sockets=[sock]))
+    gc.freeze()  # the model is no garbage, and need not be looked at between tokens
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(server.serve(sockets=[sock]))
 
 
 class _Server(uvicorn.Server):
