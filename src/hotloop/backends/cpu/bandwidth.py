@@ -37,6 +37,8 @@ BLOCK = 256
 AHEAD = (512, 4096)
 #: Seconds that one launch of the probe should take at least, so that waking the team is noise.
 LAUNCH_SECONDS = 0.05
+#: Bytes that any measurement reads.
+LEAST_BYTES = 32 << 20
 
 
 class ReadProbe:
@@ -75,8 +77,12 @@ class ReadProbe:
         return self.nbytes * self._passes / self._seconds(self._passes) / 1e9
 
     def once(self) -> float:
-        """The same over one pass: of a cache, it finds what others have left there."""
-        return self.nbytes / self._seconds(1) / 1e9
+        """The same over one pass: of a cache, it finds what others have left there.
+
+        Of a buffer that any last cache holds, over as many as make waking the team noise.
+        """
+        passes = max(1, LEAST_BYTES // self.nbytes)
+        return self.nbytes * passes / self._seconds(passes) / 1e9
 
 
 def read_gbps(nbytes: int, threads: int, seconds: float = 1.0) -> float:
