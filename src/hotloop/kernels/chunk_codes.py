@@ -26,7 +26,6 @@ from hotloop.lang import (
     f32,
     i16,
     i32,
-    i64,
     loop,
     max_lanes,
     maximum,
@@ -34,6 +33,7 @@ from hotloop.lang import (
     select,
     sum_lanes,
     u8,
+    u32,
     vector,
     vectors_of,
     zeros,
@@ -132,12 +132,12 @@ class CodesChunk(Chunk):
 
         The codes of what the query does not see, of all queries' positions, are zero.
         """
-        seen, start = self.seen(query), self.start(query)
         scores, out = self.scores.at(query * CHUNK), self.out.at(query * self.out_stride)
-        first, lanes_of = self.before // LANES * LANES, vector(range(LANES), i64)
+        first, start = self.before // LANES * LANES, self.start(query)
+        held = (self.seen(query) - start).to(u32)
         largest = Var(constant(float("-inf"), f32 * LANES))
         for i in loop(self.positions, first, LANES):
-            inside = (lanes_of < seen - i) & (lanes_of >= start - i)
+            inside = vector(range(LANES), u32) + (i - start).to(u32) < held  # of no sign: one test
             score = select(inside, scores.load(i, LANES), float("-inf"))
             scores.store(score, i)
             largest.set(maximum(score, largest))
@@ -146,8 +146,8 @@ class CodesChunk(Chunk):
         for i in loop(self.positions, first, LANES):
             weights = exp(scores.load(i, LANES) - top)
             total += weights
-            inside = (lanes_of < seen - i) & (lanes_of >= start - i)
-            scaled = select(inside, weights * self.value_scales.load(i, LANES), 0.0)
+            # Of what is not seen, the scale may be anything.
+            scaled = select(weights > 0.0, weights * self.value_scales.load(i, LANES), 0.0)
             scores.store(scaled, i)
             most.set(maximum(scaled, most))
             nothing += scaled * 0.0
