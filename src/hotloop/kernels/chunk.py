@@ -138,11 +138,10 @@ class Chunk:
         sums = [[Var(zeros(f32 * LANES)) for _ in range(blocks)] for _ in range(queries)]
         keys = self.keys.at(first * (self.dim * LANES))
         line = LANES * keys.element.size
-        panel = self.vectors * self.dim * line
         for d, few in parts(self.dim, 2):
             for block in range(blocks if self.streamed else 0):
                 ahead = keys.cast(u8).at((d + block * self.dim) * line)
-                prefetch_ahead(ahead, few * line, panel, 2 * panel)
+                prefetch_ahead(ahead, few * line)
             for i in range(few):
                 at = [(d + (i + block * self.dim)) * LANES for block in range(blocks)]
                 ks = [keys.load(where, LANES).to(f32) for where in at]

@@ -107,11 +107,10 @@ class CodesChunk(Chunk):
         q = self.coded.codes.cast(i32).at(query * (self._width // 2))
         sums = [[Var(zeros(i32 * LANES)) for _ in range(blocks)] for _ in range(queries)]
         keys = self.keys.at(first * (self._width * LANES))
-        panel = self.vectors * self._width * LANES
         for pair, few in parts(self._width // 2, 2):
             for block in range(blocks if self.streamed else 0):
                 ahead = keys.at(pair * PAIRS + block * (self._width * LANES))
-                prefetch_ahead(ahead.cast(u8), few * PAIRS, panel, 2 * panel)
+                prefetch_ahead(ahead.cast(u8), few * PAIRS)
             for i in range(few):
                 at = [(pair + i) * PAIRS + b * (self._width * LANES) for b in range(blocks)]
                 ks = [keys.load(where, PAIRS).to(i16) for where in at]
@@ -152,8 +151,8 @@ class CodesChunk(Chunk):
             most.set(maximum(scaled, most))
             nothing += scaled * 0.0
             if self.streamed:  # the loop over values begins with what its own prefetch leaves out
-                ahead = self.values.cast(u8).at((query * CHUNK + i) * (WEIGH_BYTES // 2) + FAR)
-                for line in range(0, WEIGH_BYTES // 2 * LANES, 64):
+                ahead = self.values.cast(u8).at((query * CHUNK + i) * WEIGH_BYTES + FAR)
+                for line in range(0, WEIGH_BYTES * LANES, 64):
                     prefetch(ahead.at(line), locality=2)
         out.store(top, self.dim)
         out.store(sum_lanes(total), self.dim + 1)

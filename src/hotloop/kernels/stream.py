@@ -21,14 +21,14 @@ FAR = 16384
 _LINE = 64
 
 
-def prefetch_ahead(position: Pointer, nbytes: int, near: int = NEAR, far: int = FAR) -> None:
-    """Prefetch what lies `near` and `far` ahead of the `nbytes` bytes from `position` on.
+def prefetch_ahead(position: Pointer, nbytes: int) -> None:
+    """Prefetch what lies `NEAR` and `FAR` ahead of the `nbytes` bytes from `position` on.
 
     It may run past the end of a buffer: a prefetch never faults.
     """
     for offset in range(0, nbytes, _LINE):
-        prefetch(position.at(near + offset), locality=3)
-        prefetch(position.at(far + offset), locality=2)
+        prefetch(position.at(NEAR + offset), locality=3)
+        prefetch(position.at(FAR + offset), locality=2)
 
 
 def line_share(nbytes: int, count: int, number: int) -> int:
