@@ -1,6 +1,7 @@
 """Write a GGUF file with the shapes of a real model and random weights.
 
     python benchmarks/shaped_model.py Q4_0 llama-1b-Q4_0.gguf
+    python benchmarks/shaped_model.py Q4_0 granite-moe-1b-Q4_0.gguf --shapes granite-moe-1b
 
 How fast a model runs depends on its shapes and formats, not on what it says. The weights are
 normally distributed, so that activations keep the range that they have in a trained model; every
@@ -36,23 +37,28 @@ class Shapes:
     ffn: int
     vocab: int
     context: int
+    experts: int = 0
+    """Of each layer, each with `ffn` hidden numbers; 0: one feed-forward network for all."""
+    experts_used: int = 0
+    """By a token."""
 
     @property
     def head_dim(self) -> int:
         return self.width // self.heads
 
-    def matrices(self) -> Iterator[tuple[str, int, int]]:
-        """(name, rows, columns) of each matrix."""
-        yield "token_embd", self.vocab, self.width
+    def matrices(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The name and shape, columns last, of each matrix."""
+        yield "token_embd", (self.vocab, self.width)
         kv = self.kv_heads * self.head_dim
         for layer in range(self.layers):
-            yield f"blk.{layer}.attn_q", self.width, self.width
-            yield f"blk.{layer}.attn_k", kv, self.width
-            yield f"blk.{layer}.attn_v", kv, self.width
-            yield f"blk.{layer}.attn_output", self.width, self.width
-            yield f"blk.{layer}.ffn_gate", self.ffn, self.width
-            yield f"blk.{layer}.ffn_up", self.ffn, self.width
-            yield f"blk.{layer}.ffn_down", self.width, self.ffn
+            yield f"blk.{layer}.attn_q", (self.width, self.width)
+            yield f"blk.{layer}.attn_k", (kv, self.width)
+            yield f"blk.{layer}.attn_v", (kv, self.width)
+            yield f"blk.{layer}.attn_output", (self.width, self.width)
+            suffix, of = ("_exps", (self.experts,)) if self.experts else ("", ())
+            yield f"blk.{layer}.ffn_gate{suffix}", (*of, self.ffn, self.width)
+            yield f"blk.{layer}.ffn_up{suffix}", (*of, self.ffn, self.width)
+            yield f"blk.{layer}.ffn_down{suffix}", (*of, self.width, self.ffn)
 
     def norms(self) -> Iterator[str]:
         yield "output_norm"
@@ -60,11 +66,28 @@ class Shapes:
             yield f"blk.{layer}.attn_norm"
             yield f"blk.{layer}.ffn_norm"
 
+    def routers(self) -> Iterator[str]:
+        if self.experts:
+            yield from (f"blk.{layer}.ffn_gate_inp" for layer in range(self.layers))
+
 
 #: Llama-3.2-1B, from its config.json.
 LLAMA_1B = Shapes(
     layers=16, width=2048, heads=32, kv_heads=8, ffn=8192, vocab=128256, context=131072
 )
+#: granite-3.1-1b-a400m, from its config.json; written as a Llama with experts.
+GRANITE_MOE_1B = Shapes(
+    layers=24,
+    width=1024,
+    heads=16,
+    kv_heads=8,
+    ffn=512,
+    vocab=49155,
+    context=131072,
+    experts=32,
+    experts_used=8,
+)
+SHAPES = {"llama-1b": LLAMA_1B, "granite-moe-1b": GRANITE_MOE_1B}
 
 
 def write(path: Path, shapes: Shapes, format: str) -> None:
@@ -83,16 +106,22 @@ def write(path: Path, shapes: Shapes, format: str) -> None:
     writer.add_rope_freq_base(500000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(shapes.vocab)
+    if shapes.experts:
+        writer.add_expert_count(shapes.experts)
+        writer.add_expert_used_count(shapes.experts_used)
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{format}"])
     add_vocabulary(writer, shapes.vocab)
     random = np.random.default_rng(0)
     pools: dict[int, NDArray[np.uint8]] = {}
-    for name, rows, columns in shapes.matrices():
+    for name, (*rows, columns) in shapes.matrices():
         if columns not in pools:
             values = random.normal(0, SCALE, (max(1, POOL_VALUES // columns), columns))
             pools[columns] = gguf.quants.quantize(values.astype(np.float32), kind).view(np.uint8)
         chosen = random.integers(len(pools[columns]), size=rows)
         writer.add_tensor(f"{name}.weight", pools[columns][chosen], raw_dtype=kind)
+    for name in shapes.routers():
+        router = random.normal(0, SCALE, (shapes.experts, shapes.width)).astype(np.float32)
+        writer.add_tensor(f"{name}.weight", router)
     for name in shapes.norms():
         writer.add_tensor(f"{name}.weight", np.ones(shapes.width, np.float32))
     writer.write_header_to_file()
@@ -125,8 +154,9 @@ def vocabulary(size: int) -> tuple[list[str], list[str]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Write a 1B-shaped model with random weights.")
+    parser = argparse.ArgumentParser(description="Write a model with random weights.")
     parser.add_argument("format", choices=FORMATS)
     parser.add_argument("path", type=Path)
+    parser.add_argument("--shapes", choices=SHAPES, default="llama-1b")
     options = parser.parse_args()
-    write(options.path, LLAMA_1B, options.format)
+    write(options.path, SHAPES[options.shapes], options.format)
