@@ -110,6 +110,19 @@ def test_bytes_are_those_of_the_stored_weights() -> None:
     assert read.total(9) == read.weight_bytes + 10 * read.kv_per_position
 
 
+def test_a_window_bounds_what_is_read_of_the_cache() -> None:
+    step = graph("gemma3_text")
+    windows = [int(dict(op.attrs)["window"]) for op in step.ops if op.name == "attend"]
+    assert {0, max(windows)} == set(windows), "layers of both kinds"
+    cache = next(state.type for state in step.states if state.name == "blk.0.keys")
+    each = 2 * cache.shape[1] * cache.shape[3] * 4
+    for position in (0, max(windows) - 1, max(windows), 40):
+        expected = sum(each * min(position + 1, window or position + 1) for window in windows)
+        for schedule in SCHEDULES:
+            read = traffic(compile_graph(step, host(2), schedule).program)
+            assert read.total(position) - read.weight_bytes == expected
+
+
 def test_a_tied_embedding_is_read_whole_by_the_head_and_one_row_by_the_lookup() -> None:
     step = graph("llama_tied")
     type = step.types["token_embd.weight"]

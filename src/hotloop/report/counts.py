@@ -9,7 +9,7 @@
                needs those of its last token only
     bytes      what the file stores of every weight that a token needs: all of a matrix or a norm,
                one row of an embedding, the experts that it is sent to; and the keys and values of
-               the positions before
+               the positions before, as many as a layer's window lets it see
 
 The counts are those of a decode step: one token.
 """
@@ -17,7 +17,7 @@ The counts are those of a decode step: one token.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hotloop.ir.graph import Graph, Op
+from hotloop.ir.graph import Attr, Graph, Op
 from hotloop.ir.program import ENTRY, Call, Item, Loop, Program, calls, count_calls
 from hotloop.ir.types import TensorType
 
@@ -48,15 +48,23 @@ class Traffic:
     """Bytes that one token reads: `weights` by format, as stored in the file, and the KV cache."""
 
     weights: Mapping[str, int]
-    kv_per_position: int
+    kv: Mapping[int, int]
+    """Bytes of a position of the KV cache, by the window of the layers that read it (0: none)."""
+
+    @property
+    def kv_per_position(self) -> int:
+        """Bytes of a position that all layers see."""
+        return sum(self.kv.values())
 
     @property
     def weight_bytes(self) -> int:
         return sum(self.weights.values())
 
     def total(self, position: int) -> int:
-        """Weights, and the cache with `position` tokens before this one and itself."""
-        return self.weight_bytes + self.kv_per_position * (position + 1)
+        """Weights, and what is seen of the cache with `position` tokens before this one."""
+        seen = position + 1
+        cache = sum(nbytes * min(seen, window or seen) for window, nbytes in self.kv.items())
+        return self.weight_bytes + cache
 
 
 def count(program: Program) -> Counts:
@@ -75,7 +83,8 @@ def count(program: Program) -> Counts:
 def traffic(program: Program) -> Traffic:
     """The bytes that one token reads, by walking every call with the buffers that it gets."""
     read: dict[str, int] = {}
-    kv = 0
+    kv: dict[int, int] = {}
+    numbers = {constant.value.name: constant.number for constant in program.constants}
     for call, args in executed(program.body, {}):
         weights = weights_of(program, call, args)
         types = {**call.kernel.types, **weights}
@@ -85,8 +94,17 @@ def traffic(program: Program) -> Traffic:
                     format_name, share = types[name].format.name, weight_share(op, name, types)
                     read[format_name] = read.get(format_name, 0) + share
             if op.name in ("attend", "attention"):
-                kv += sum(_per_position(types[name]) for name in op.operands[1:3])
+                window = _window(op, call, args, numbers)
+                each = sum(_per_position(types[name]) for name in op.operands[1:3])
+                kv[window] = kv.get(window, 0) + each
     return Traffic(read, kv)
+
+
+def _window(op: Op, call: Call, args: tuple[str, ...], numbers: Mapping[str, Attr]) -> int:
+    """How many positions an attention sees, 0: all; where it is an argument, that of this call."""
+    given = {param.name: name for param, name in zip(call.kernel.params, args, strict=True)}
+    lifted = dict(op.scalars).get("window")
+    return int(dict(op.attrs)["window"] if lifted is None else numbers[given[lifted]])
 
 
 def multiply_adds(graph: Graph) -> int:
