@@ -393,11 +393,3 @@ def test_a_mixture_reads_the_experts_that_tokens_choose() -> None:
     )
     cache = 31 * 2**29 / 16  # of the other sequences
     assert 3 * one < many - cache < 4 * one
-
-
-@pytest.mark.parametrize("model", ["gemma-3-1b", "gpt-oss-120b", "llama-3.1-8b"])
-def test_layers_that_differ_in_numbers_only_share_a_configuration(model: str) -> None:
-    """Windows and bases of a layer are arguments: alternating layers load no program in between."""
-    step = simulate(program(model, "fused"), find("sn40l-x16"), SHORT, record=True)
-    loads = [span.what for span in step.spans if span.what.startswith("program load")]
-    assert len(loads) == 4  # embedding, the first layer, head, sampling

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import stacks
-from jit import buffer_of, compute, from_rows, rows_of
+from jit import TARGETS, buffer_of, compute, from_rows, rows_of
+from test_linear import runs_here
 from weights import BLOCKS, PLAIN, activation, meaning, real_weight
 
 from hotloop.ir.interp import run_graph
@@ -11,6 +12,7 @@ from hotloop.ir.ops import OPS, OpTypeError, infer
 from hotloop.ir.types import TensorType, tensor
 from hotloop.kernels.pack import matrix, pack, packed_bytes
 from hotloop.kernels.tile import OpSpec
+from hotloop.lang.target import AMX, AVX2
 from hotloop.report.counts import traffic
 
 ROUTE = {"group_best": 1, "groups": 1, "scoring": "softmax", "top": 1, "top_groups": 1}
@@ -186,6 +188,45 @@ def test_products(x_format: str, format_name: str, biased: bool, tokens: int) ->
     tolerance = 64 * 2.0**-24 * np.einsum("tsnk,tsk->tn", np.abs(w[ids]) + 5, np.abs(split))
     assert (np.abs(found - expected) <= tolerance + 1e-6).all()
     np.testing.assert_allclose(meant, found, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("x_format", "format_name"), [("q8", "q4_0"), ("q8", "q4_k"), ("f32", "f16")]
+)
+def test_tokens_of_one_expert_give_the_bits_that_each_gives_alone(
+    x_format: str, format_name: str
+) -> None:
+    """An expert with more tokens than tiles take, one with fewer than a block, one with none."""
+    tokens, count, experts, rows, columns, slots = 40, 37, 4, 40, 256, 2
+    weight = tensor(format_name, experts, rows, columns)
+    given = packed_experts(real_weight(weight), weight)
+    ids = np.zeros((tokens, slots), np.int32)
+    ids[:, 1] = 3
+    ids[[2, 9, 11, 36]] = [1, 0], [3, 0], [1, 3], [3, 1]
+    bias = buffer_of(np.random.default_rng(5).normal(0, 1, (experts, rows)).astype(np.float32))
+    mixing = np.random.default_rng(6).uniform(0, 1, (tokens, slots)).astype(np.float32)
+    targets = (*TARGETS, *filter(runs_here, (AVX2, AMX)))
+
+    for name, width in (("expert_linear", columns), ("expert_mix", slots * columns)):
+        x, _ = some_activation(x_format, tokens, width)
+
+        def outputs(at: slice, name: str = name, width: int = width, x=x) -> np.ndarray:
+            many = tokens if at.stop - at.start > 1 else 1
+            types = [tensor(x_format, many, width), weight, tensor("i32", many, slots)]
+            start = at.start * (x.size // tokens)
+            operands = [x[start:], given, rows_of(ids[at].view(np.float32))]
+            if name == "expert_mix":
+                types.append(tensor("f32", many, slots))
+                operands.append(rows_of(mixing[at]))
+            spec = spec_of(name, *types, tensor("f32", experts, rows))
+            assert spec.result is not None
+            n = at.stop - at.start
+            found = compute(spec, [*operands, bias], n, grain=8, targets=targets)
+            return from_rows(found, many, spec.result.shape[1])[:n]
+
+        together = outputs(slice(0, count))
+        for token in (0, 2, 9, 11, 20, 36):
+            np.testing.assert_array_equal(outputs(slice(token, token + 1))[0], together[token])
 
 
 def test_what_products_refuse() -> None:

@@ -40,7 +40,7 @@ from hotloop.report.explain import Explanation, explain
 from hotloop.report.profile import sites
 from hotloop.runtime.batch import BatchExecutor
 from hotloop.runtime.sampling import Sampling
-from hotloop.runtime.session import PROMPT_BLOCK, Session, Speculation
+from hotloop.runtime.session import PROMPT_BLOCK, Session, Speculation, prompt_block
 from hotloop.util import settings
 from hotloop.util.errors import ContextError, UnsupportedError, UsageError
 from hotloop.util.remarks import Remark
@@ -236,7 +236,7 @@ class Model:
             self._state,
             self._decode,
             lambda: self._prompt_program,
-            PROMPT_BLOCK,
+            prompt_block(decoder.config),
             step.context,
             decoder.config.vocab,
         )
@@ -244,7 +244,8 @@ class Model:
     @cached_property
     def _prompt_program(self) -> Executable:
         """The program that reads prompts, compiled when the first prompt needs it."""
-        graph = self.decoder.graph(replace(self._step, tokens=PROMPT_BLOCK, head=False))
+        tokens = prompt_block(self.config)
+        graph = self.decoder.graph(replace(self._step, tokens=tokens, head=False))
         compiled = compile_graph(graph, host(self.threads), self.schedule)
         return Executable(compiled.program, self._weights, self._state, self._team)
 

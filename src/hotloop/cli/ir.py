@@ -81,14 +81,14 @@ def _graph(
     from hotloop.frontends.open_file import open_model
     from hotloop.frontends.quantised import quantised
     from hotloop.frontends.store import resolve
-    from hotloop.runtime.session import PROMPT_BLOCK
+    from hotloop.runtime.session import prompt_block
 
     with progress_bar() as progress:
         made = decoder(open_model(resolve(name, progress)))
     if quantize is not None:
         made = quantised(made, quantize)
     length = min(context or DEFAULT_CONTEXT, made.config.context)
-    tokens = PROMPT_BLOCK if prefill else 1
+    tokens = prompt_block(made.config) if prefill else 1
     step = Step(tokens, length, activations, head=not prefill, kv_cache=kv_cache)
     return made.graph(step)
 

@@ -8,7 +8,6 @@ from collections.abc import Hashable, Mapping
 
 from hotloop.ir.graph import Op
 from hotloop.ir.ops import OPS
-from hotloop.ir.program import Kernel
 from hotloop.ir.types import TensorType
 
 
@@ -21,17 +20,3 @@ def op_skeleton(op: Op, types: Mapping[str, TensorType]) -> Hashable:
         for i, name in enumerate(op.operands)
     )
     return op.name, attrs, operands, op.result and op.result.type
-
-
-def kernel_skeleton(kernel: Kernel) -> Hashable:
-    """Everything that one kernel cannot choose by its arguments."""
-    number = {param.name: i for i, param in enumerate(kernel.params)}
-    lines: list[Hashable] = []
-    for stage in kernel.stages:
-        lines.append((stage.after, stage.barrier, tuple(part.tile for part in stage.parts)))
-        for op in stage.ops:
-            if op.result:
-                number[op.result.name] = len(number)
-            operands = tuple(number[name] for name in op.operands)
-            lines.append((op_skeleton(op, kernel.types), operands))
-    return (*lines, tuple(number[name] for name in kernel.results))

@@ -18,7 +18,7 @@ from itertools import pairwise
 from hotloop.ir.graph import Attr, Op, Value
 from hotloop.ir.ops import OPS
 from hotloop.ir.program import Call, Constant, Item, Kernel, Program
-from hotloop.ir.skeleton import kernel_skeleton, op_skeleton
+from hotloop.ir.skeleton import op_skeleton
 from hotloop.ir.types import TensorType, tensor, variant
 from hotloop.util.remarks import Remark
 
@@ -36,7 +36,7 @@ class _Scalar:
 def lift(program: Program) -> tuple[Program, list[Remark]]:
     families: dict[Hashable, list[Kernel]] = {}
     for kernel in program.kernels:
-        families.setdefault(kernel_skeleton(kernel), []).append(kernel)
+        families.setdefault(_skeleton(kernel), []).append(kernel)
     remarks: list[Remark] = []
     merged: dict[Kernel, tuple[Kernel, tuple[Attr, ...]]] = {}
     for kernels in families.values():
@@ -51,6 +51,20 @@ def lift(program: Program) -> tuple[Program, list[Remark]]:
         body = tuple(_replaced(item, merged, constants) for item in program.body)
         program = replace(program, body=body, constants=tuple(constants))
     return program, remarks + _kept_apart(program)
+
+
+def _skeleton(kernel: Kernel) -> Hashable:
+    """Everything that one kernel cannot choose by its arguments."""
+    number = {param.name: i for i, param in enumerate(kernel.params)}
+    lines: list[Hashable] = []
+    for stage in kernel.stages:
+        lines.append((stage.after, stage.barrier, tuple(part.tile for part in stage.parts)))
+        for op in stage.ops:
+            if op.result:
+                number[op.result.name] = len(number)
+            operands = tuple(number[name] for name in op.operands)
+            lines.append((op_skeleton(op, kernel.types), operands))
+    return (*lines, tuple(number[name] for name in kernel.results))
 
 
 def _differing(kernels: Sequence[Kernel]) -> list[_Scalar]:

@@ -253,10 +253,8 @@ ROWS: tuple[Row, ...] = (
            "launches that cost nothing, or a precision other than bf16."),
     _point("8B on DGX H100 at 4K", 300, "tok/s", "held out", "DIAYN notes A, B (about 300)",
            _h100_speed, _GPU,
-           "Of 2.74 ms, 323 launches take 0.42, filling and draining their kernels 1.10, memory "
-           "0.67, 64 all-reduces 0.37. 300 tok/s are 3.33 ms: a `fill` of 5.2 µs, between SGLang's "
-           "and vLLM's; or an all-reduce of 15 µs, between a one-shot's 6 and NCCL's 22; or 4.4 "
-           "and 9 µs. Which kernels were measured, is not published."),
+           "300 needs a `fill` of 5.4 µs, within its range, or an all-reduce of 15 µs, between a "
+           "one-shot's 6 and NCCL's 22."),
     _point("8B on DGX H100: part of 24 TB/s", 21, "%", "held out", "KL abstract",
            lambda b: _paper_share(b, "dgx-h100", "library"), _GPU,
            "Bytes as KL counts them. No efficiency enters but that of a long stream, 97 %."),

@@ -1,6 +1,5 @@
 """The page of `hotloop report` for a machine that is not here: every rung simulated."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 from hotloop.backends.dataflow.simulate import Mode, Timeline
@@ -15,9 +14,6 @@ from hotloop.predict.prediction import GENERATION, TOKENS, Programs, spilled, ti
 from hotloop.report import timeline as pictures
 from hotloop.report.counts import count
 from hotloop.report.page.data import Report, Row, Rung, launch_cost, pass_views, products
-
-#: The row of the controller's time.
-LAUNCHES = "launches"
 
 
 def predicted_report(programs: Programs, hardware: Hardware, batch: int = 1) -> Report:
@@ -104,22 +100,22 @@ def _launch_us(run: Timeline, slope: float) -> float:
 
 
 def _rows(run: Timeline, steps: int) -> tuple[Row, ...]:
-    """What is computed, what memory sends for it, and the launches, by kernel and op.
-
-    An op takes as long as its units or its memory are busy with it, whichever is longer.
-    """
-    busy: dict[str, dict[str, float]] = {}
-    nbytes: defaultdict[str, float] = defaultdict(float)
+    """What the units compute, and what memory sends for it, by kernel and op."""
+    rows: dict[str, Row] = {}
     for span in run.spans:
-        name = LAUNCHES if span.resource == "controller" else span.what
-        if span.resource != "link":
-            of_row = busy.setdefault(name, {})
-            seconds = span.end - span.start
-            of_row[span.resource] = of_row.get(span.resource, 0.0) + 1e6 * seconds / steps
-        nbytes[name] += span.nbytes / steps if "memory" in span.resource else 0.0
-    return tuple(
-        Row(name, 0, max(of_row.values()), 0.0, nbytes[name]) for name, of_row in busy.items()
-    )
+        if span.resource not in ("units", "memory", "second memory"):
+            continue
+        row = rows.get(span.what, Row(span.what, 0, 0.0, 0.0, 0.0))
+        us = 1e6 * (span.end - span.start) / steps
+        works = span.resource == "units"
+        rows[span.what] = Row(
+            row.name,
+            row.passes,
+            row.us + (us if works else 0.0),
+            row.waited,
+            row.nbytes + (0.0 if works else span.nbytes / steps),
+        )
+    return tuple(rows.values())
 
 
 def _notes(hardware: Hardware) -> tuple[str, ...]:
@@ -135,6 +131,4 @@ def _notes(hardware: Hardware) -> tuple[str, ...]:
         "Timelines show one of equal sockets, and bandwidth is that of its own memory. Where "
         "memory is idle, it waits for a launch, or for room on the chip.",
         "The cost of a launch is the time in which the controller is busy with it, on average.",
-        "An op takes the time of its units, or of the memory that sends what it reads: whichever "
-        "is longer. Ops overlap, so that their times may add up to more than the token's.",
     )

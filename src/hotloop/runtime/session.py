@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.backends.cpu.executable import Executable, SequenceState
+from hotloop.frontends.config import Config
 from hotloop.ir.ops.speculation import NONE
 from hotloop.runtime.sampling import Sampling
 from hotloop.util.debug import TIMINGS, debug
@@ -27,8 +28,16 @@ FINISH_REASONS = {0: "running", 1: "length", 2: "stop", 3: "cancelled"}
 SHORT_PROMPT = 32
 #: Tokens of a prompt that are read at once.
 PROMPT_BLOCK = 128
+#: The same of a model with experts, each of which sees a few of these tokens only: its weights are
+#: read once for them.
+EXPERTS_BLOCK = 512
 #: How often Python looks for new tokens. A launch needs every core; looking costs it one.
 POLL_SECONDS = 0.001
+
+
+def prompt_block(config: Config) -> int:
+    """Tokens of a prompt that are read at once."""
+    return EXPERTS_BLOCK if config.experts else PROMPT_BLOCK
 
 
 @dataclass(frozen=True)
@@ -214,8 +223,8 @@ class Session:
         self.check(ids)
         self.prefill(ids[: first + 1])
         _own_all_pages(program)
-        for start in range(first, len(ids), self._block):
-            tokens = list(ids[start : start + self._block])
+        for start in range(first, len(ids), PROMPT_BLOCK):
+            tokens = list(ids[start : start + PROMPT_BLOCK])
             program.view("token")[: len(tokens)] = tokens
             program.view("pos")[0] = start
             program.run(len(tokens))

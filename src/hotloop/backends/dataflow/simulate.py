@@ -3,8 +3,8 @@
 A program is run as it stands: its calls and loops, in order. All sockets do the same at the same
 time, so one of them is enough, with what its messages to the others take.
 
-    controller   loads a program where another configuration was there, loads arguments, starts the
-                 call, and learns its end; with software orchestration the host issues each call
+    controller   loads a program where another kernel was there, loads arguments, starts the call,
+                 and learns its end; with software orchestration the host issues each call
     memory       sends weights and cache, in the order of the ops, in tiles, as long as there is
                  room on the chip: from the start of a call on, ahead of the ops that need them
     units        compute a tile when it is there, the op's inputs are complete and the last tile is
@@ -28,7 +28,6 @@ from math import ceil
 from hotloop.backends.dataflow.work import Work, Workload, kernel_work
 from hotloop.ir.ops import OPS
 from hotloop.ir.program import Call, Item, Kernel, Loop, Program
-from hotloop.ir.skeleton import kernel_skeleton
 from hotloop.machine.hardware import Hardware
 
 #: A stream is cut into at most so many tiles for each op …
@@ -94,7 +93,7 @@ def simulate(
     A program that makes all tokens of a generation in one launch runs its loop `steps` times.
     """
     run = _Run(program, hardware, load, mode, record)
-    run.resident = _configuration(program.body[-1])
+    run.resident = _last_kernel(program.body)
     ends = [0.0]
     for _ in range(1 if _endless(program) else steps):
         run.body(program.body, {}, steps)
@@ -115,13 +114,9 @@ def _endless(program: Program) -> bool:
     return any(isinstance(item, Loop) and item.trip is None for item in program.body)
 
 
-def _configuration(item: Item) -> object:
-    """What the units are configured for while an item runs.
-
-    Kernels that differ in numbers only (the window of a layer) are one: argument registers, which
-    are written without shifting the configuration, hold numbers as well as addresses.
-    """
-    return kernel_skeleton(item.kernel) if isinstance(item, Call) else item
+def _last_kernel(body: tuple[Item, ...]) -> object:
+    item = body[-1]
+    return item.kernel if isinstance(item, Call) else item
 
 
 @dataclass
@@ -153,7 +148,6 @@ class _Run:
         self.end = 0.0
         self.room = h["onchip_size"]
         self.waiting: deque[tuple[float, float]] = deque()  # (when its room is free, bytes)
-        self.configurations: dict[Kernel, object] = {}
         self.work: dict[object, tuple[tuple[Work, ...], frozenset[str]]] = {}
         self.split: set[str] = set()
         self.ready: dict[str, float] = {}
@@ -162,7 +156,7 @@ class _Run:
 
     def body(self, items: tuple[Item, ...], names: Mapping[str, str], steps: int) -> None:
         for item in items:
-            self.launch(self.configuration(item), _name(item))
+            self.launch(item if isinstance(item, Loop) else item.kernel, _name(item))
             if isinstance(item, Call):
                 self.call(item, names)
             else:
@@ -173,7 +167,7 @@ class _Run:
         """The controller's part of a call, from `idle` on; memory and units begin after it."""
         h, at = self.hardware, self.idle
         parts = [("host", h["host_call"] if self.mode.software else 0.0)]
-        if self.resident != what:
+        if self.resident is not what:
             parts.append(("program load", h.get("program_load")))
         parts += [
             ("argument load", h.get("argument_load")),
@@ -189,13 +183,6 @@ class _Run:
         self.second_free = max(self.second_free, at)
         self.unit_free = max(self.unit_free, at)
         self.end = at
-
-    def configuration(self, item: Item) -> object:
-        if isinstance(item, Loop):
-            return item
-        if item.kernel not in self.configurations:
-            self.configurations[item.kernel] = _configuration(item)
-        return self.configurations[item.kernel]
 
     def loop(self, loop: Loop, outside: Mapping[str, str], steps: int) -> None:
         """Iterations without launches; what is carried is the value of the iteration before."""
