@@ -165,7 +165,7 @@ def close(found: np.ndarray, meaning: np.ndarray, form: str = "f16", atol: float
     """Float32 sums over d and over positions in another order than NumPy's, of numbers around 1.
 
     Their errors grow with the roots of those lengths. With codes in the cache, kernels round
-    queries and weights to a 65,534th of the largest of theirs, some fifty times as much.
+    the weights of values to a 65,534th of the largest, some fifty times as much.
     """
     more = 100 if form == "i8" else 1
     np.testing.assert_allclose(found, meaning, rtol=1e-5 * more, atol=atol * more)

@@ -164,3 +164,12 @@ def test_the_default_model_reads_96_6_megabytes(default_model: Path) -> None:
     read = traffic(compile_graph(step, host(2), "tokens").program)
     assert read.weight_bytes == pytest.approx(96.6e6, abs=0.05e6)
     assert read.kv_per_position == 30 * 2 * 3 * 64 * 2
+
+
+def test_a_position_of_an_eight_bit_cache() -> None:
+    """Codes of whole sixteens and a scale of four bytes, for keys and for values."""
+    model = decoder(open_model(TINY / "llama"))
+    made = compile_graph(model.graph(Step(context=64, kv_cache="q8")), host(1), "ops").program
+    config = model.config
+    width = -(-config.head_dim // 16) * 16 + 4
+    assert traffic(made).kv_per_position == config.layers * config.kv_heads * 2 * width

@@ -146,9 +146,10 @@ class Faulty:
             yield found, change(value) if (found, len(ids) - 1) == (name, position) else value
 
 
-@pytest.fixture(scope="module", params=["q8", "f32"])
+@pytest.fixture(scope="module", params=[("q8", "f16"), ("f32", "f32"), ("f32", "q8")], ids="-".join)
 def stepwise(request: pytest.FixtureRequest) -> Iterator[Model]:
-    with load(TINY / "llama", 2, "ops", request.param, context=32) as made:
+    activations, kv_cache = request.param
+    with load(TINY / "llama", 2, "ops", activations, context=32, kv_cache=kv_cache) as made:
         yield made
 
 

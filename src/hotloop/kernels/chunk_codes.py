@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hotloop.ir.ops import CHUNK
-from hotloop.ir.ops.cache import LARGEST_CODE, code_width
+from hotloop.ir.ops.cache import code_width, largest_query_code
 from hotloop.kernels.approx import exp
 from hotloop.kernels.cache_codes import LANES, codes_of, scale_for, scales_of
 from hotloop.kernels.chunk import WEIGH_BYTES, Chunk, parts
@@ -42,11 +42,6 @@ from hotloop.lang import (
 PAIRS = 2 * LANES
 LARGEST_WEIGHT = 32767
 """A sum over a chunk's values: 256 · 32,767 · 127 fits in 31 bits."""
-
-
-def largest_query_code(dim: int) -> int:
-    """The same for a sum over `dim` elements of a key."""
-    return min(32767, (2**31 - 1) // (LARGEST_CODE * dim))
 
 
 def code_bytes(queries: int, dim: int) -> int:

@@ -18,6 +18,7 @@ Layouts in memory (all buffers 64-byte aligned, rows padded so that vectors may 
     weights       packed by `hotloop.kernels.pack`
     keys          f16|f32[pages, heads, page, head_dim], as [page][head][page / 16][head_dim][16]
     values        f16|f32[pages, heads, page, head_dim], row-major; a page is a multiple of 16
+    both          i8[pages, heads, page, width], as `hotloop.kernels.cache_codes` has it
 """
 
 from collections.abc import Callable, Mapping

@@ -19,7 +19,7 @@ from hotloop.ir.ops.base import (
     positions,
     positions_of,
 )
-from hotloop.ir.ops.cache import CHUNK, chunk_count, decoded, need_cache, place
+from hotloop.ir.ops.cache import CHUNK, asked, chunk_count, decoded, need_cache, place
 from hotloop.ir.types import TensorType, tensor
 
 #: Rows of `attend`, where there is work for as many.
@@ -109,7 +109,7 @@ def _attention(
             )
             for cache in (keys, values)
         )
-        query = q[t].reshape(kv_heads, heads // kv_heads, head)
+        query = asked(q[t].reshape(kv_heads, heads // kv_heads, head), keys)
         scores = _scores(query, k, scale, softcap)
         for sink in sinks:
             scores = np.concatenate([scores, sink.reshape(*scores.shape[:2], 1)], axis=-1)
@@ -146,7 +146,7 @@ def _attend(
     out = np.full((tokens, heads, pages.shape[1], head + 2), np.nan, np.float32)
     at = positions_of(pos, tokens)
     for t in range(tokens):
-        query, seen = q[t].reshape(kv_heads, heads // kv_heads, head), int(at[t]) + 1
+        query, seen = asked(q[t].reshape(kv_heads, heads // kv_heads, head), keys), int(at[t]) + 1
         for chunk in _chunks(seen, window):
             first = first_seen(seen, window)
             k, v = (_chunk(cache, pages, t, chunk, first, seen, head) for cache in (keys, values))

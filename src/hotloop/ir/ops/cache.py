@@ -84,22 +84,40 @@ def place(pages: Array, token: int, position: int) -> tuple[int, int]:
     return int(row[position // CHUNK]), position % CHUNK
 
 
-def encoded(heads: Array) -> Array:
-    """int8 [..., width]: float32 [..., head_dim] as an i8 cache holds them.
+def largest_query_code(head_dim: int) -> int:
+    """Queries of an i8 cache are codes, too: of 16 bit, and so that a dot product fits in 32."""
+    return min(2**15 - 1, (2**31 - 1) // (LARGEST_CODE * head_dim))
+
+
+def _codes(heads: Array, largest: int) -> tuple[Array, Array]:
+    """Codes -largest … largest of float32 [..., head_dim], and their scales [..., 1].
 
     A head with an infinity or NaN gets NaN for its scale: none of it is a number any more.
     """
-    dim = heads.shape[-1]
     with np.errstate(invalid="ignore"):
         nothing = (heads * np.float32(0)).sum(axis=-1, keepdims=True)  # or NaN
-        scale = np.abs(heads).max(axis=-1, keepdims=True) / np.float32(LARGEST_CODE) + nothing
+        scale = np.abs(heads).max(axis=-1, keepdims=True) / np.float32(largest) + nothing
     normal = scale >= np.float32(SMALLEST_SCALE)
     inverse = np.where(normal, 1, 0) / np.where(normal, scale, np.float32(1))
     finite = np.where(np.isfinite(heads), heads, 0)
+    return np.rint(finite * inverse.astype(np.float32)), scale
+
+
+def encoded(heads: Array) -> Array:
+    """int8 [..., width]: float32 [..., head_dim] as an i8 cache holds them."""
+    dim = heads.shape[-1]
     out = np.zeros((*heads.shape[:-1], cache_width("i8", dim)), np.int8)
-    out[..., :dim] = np.rint(finite * inverse.astype(np.float32))
+    out[..., :dim], scale = _codes(heads, LARGEST_CODE)
     out[..., -SCALE_BYTES:] = scale.astype("<f4").view(np.int8)
     return out
+
+
+def asked(queries: Array, cache: Array) -> Array:
+    """float32 [..., head_dim]: the queries as `cache` is asked, rounded where it holds codes."""
+    if cache.dtype != np.int8:
+        return queries
+    codes, scale = _codes(queries, largest_query_code(queries.shape[-1]))
+    return np.asarray(codes * scale, dtype=np.float32)
 
 
 def decoded(cells: Array, head_dim: int) -> Array:
