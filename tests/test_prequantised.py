@@ -316,3 +316,52 @@ def test_a_model_runs(tmp_path: Path, method: str) -> None:
     with load(plain, 2, activations="f32", context=64) as model:
         np.testing.assert_allclose(found, model.logits(ids), rtol=1e-4, atol=1e-4)
     assert main(["inspect", str(quantised)]) == 0
+
+
+def test_gpt_oss_in_mxfp4_is_the_model_of_its_numbers(tmp_path: Path) -> None:
+    """The tiny model's experts rounded to MXFP4, as gpt-oss stores them and as plain numbers."""
+    source = DATA / "tiny" / "gpt_oss"
+    tensors = load_file(source / "model.safetensors")
+    config = json.loads((source / "config.json").read_text())
+    random = np.random.default_rng(0)
+    plain, stored = dict(tensors), dict(tensors)
+    for name in [n for n in tensors if n.endswith("gate_up_proj")]:
+        experts, columns, rows = tensors[name].shape
+        blocks = random.integers(0, 256, (experts, rows, columns // 32, 16), np.uint8)
+        scales = random.integers(120, 124, blocks.shape[:3], np.uint8)
+        codes = np.empty((*blocks.shape[:3], 32), np.uint8)
+        codes[..., ::2], codes[..., 1::2] = blocks & 15, blocks >> 4
+        e2m1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+        values = np.where(codes < 8, 1, -1) * e2m1[codes & 7] * 2.0 ** (scales[..., None] - 127.0)
+        values = values.reshape(experts, rows, columns).transpose(0, 2, 1)
+        plain[name] = np.ascontiguousarray(values.astype(np.float32))
+        del stored[name]
+        stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    logits = []
+    for which, held in (("plain", plain), ("mxfp4", stored)):
+        folder = tmp_path / which
+        folder.mkdir()
+        save_file(held, folder / "model.safetensors")
+        quantised = {"quantization_config": {"quant_method": "mxfp4"}} if held is stored else {}
+        (folder / "config.json").write_text(json.dumps(config | quantised))
+        with load(folder, threads=1, activations="f32", context=64) as model:
+            logits.append(model.logits([1, 2, 3, 4, 5]))
+    np.testing.assert_array_equal(logits[1], logits[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"w_scales": None}, "w has no layer.w_scales; download the model again"),
+        ({"w_blocks": None}, "w has no layer.w_blocks; download the model again"),
+        ({"w_scales": np.zeros((2, 8, 3), np.uint8)}, "no blocks of 16 bytes with a scale each"),
+        ({"w_else": np.zeros(4, np.uint8)}, "stores tensor 'layer.w_else' as U8"),
+    ],
+)
+def test_mxfp4_that_does_not_fit(
+    change: dict[str, np.ndarray | None], text: str, tmp_path: Path
+) -> None:
+    whole = {"w_blocks": np.zeros((2, 8, 2, 16), np.uint8), "w_scales": np.zeros((2, 8, 2), "u1")}
+    tensors = {name: value for name, value in (whole | change).items() if value is not None}
+    with pytest.raises(HotloopError, match=text):
+        read_hf_folder(folder(tmp_path, tensors, {"quant_method": "mxfp4"}))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hotloop.frontends import compressed_tensors, gptq
 from hotloop.frontends.model_file import WeightData
+from hotloop.frontends.mxfp4 import BLOCKS, SCALES, mxfp4_weight
 from hotloop.frontends.stored import PLAIN, Stored
 from hotloop.util.errors import ModelFileError, UnsupportedError
 
@@ -19,7 +20,7 @@ _DTYPES = {
     "weight_zero_point": ("I8", "I32"),
     "weight_g_idx": ("I32",),
 }
-METHODS = ("awq", "gptq", "compressed-tensors", "fp8")
+METHODS = ("awq", "gptq", "compressed-tensors", "fp8", "mxfp4")
 
 
 def weights_of(path: Path, stored: Mapping[str, Stored], config: object) -> dict[str, WeightData]:
@@ -38,6 +39,8 @@ def weights_of(path: Path, stored: Mapping[str, Stored], config: object) -> dict
             f"{path} is quantised with {method!r:.40}; hotloop reads {', '.join(METHODS)}: use an "
             "unquantised or a GGUF file."
         )
+    if method == "mxfp4":
+        return _mxfp4_weights(path, stored)
     grouped = method in ("awq", "gptq")
     parts, ignored = (
         (gptq.PARTS, ()) if grouped else (compressed_tensors.PARTS, compressed_tensors.IGNORED)
@@ -54,10 +57,7 @@ def weights_of(path: Path, stored: Mapping[str, Stored], config: object) -> dict
         elif tensor.plain and not (config and part in ignored):
             weights[name] = tensor.weight()
         elif not (config and part in ignored):
-            raise UnsupportedError(
-                f"{path} stores tensor {name!r:.80} as {tensor.dtype}; hotloop reads "
-                f"{', '.join(PLAIN)} here: use a file in one of these, or a GGUF file."
-            )
+            raise _unread(path, tensor)
     for module, held in modules.items():
         try:
             if grouped:
@@ -68,3 +68,28 @@ def weights_of(path: Path, stored: Mapping[str, Stored], config: object) -> dict
             raise type(error)(f"{path}: {error}") from None
         weights[weight.name] = weight
     return weights
+
+
+def _mxfp4_weights(path: Path, stored: Mapping[str, Stored]) -> dict[str, WeightData]:
+    """Blocks and scales in pairs; everything else is plain."""
+    weights: dict[str, WeightData] = {}
+    for name, tensor in stored.items():
+        module = name.removesuffix(BLOCKS).removesuffix(SCALES)
+        if tensor.plain:
+            weights[name] = tensor.weight()
+        elif tensor.dtype != "U8" or module == name:
+            raise _unread(path, tensor)
+        elif module not in weights:
+            try:
+                parts = stored.get(module + BLOCKS), stored.get(module + SCALES)
+                weights[module] = mxfp4_weight(module, *parts)
+            except ModelFileError as error:
+                raise ModelFileError(f"{path}: {error}") from None
+    return weights
+
+
+def _unread(path: Path, tensor: Stored) -> UnsupportedError:
+    return UnsupportedError(
+        f"{path} stores tensor {tensor.name!r:.80} as {tensor.dtype}; hotloop reads "
+        f"{', '.join(PLAIN)} here: use a file in one of these, or a GGUF file."
+    )

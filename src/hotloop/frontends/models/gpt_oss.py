@@ -1,5 +1,6 @@
 """gpt_oss: gpt-oss; attention sinks, every other layer with a window, biases, a clamped SwiGLU."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from hotloop.frontends import names
@@ -12,7 +13,8 @@ from hotloop.frontends.config import (
     windows_of,
 )
 from hotloop.frontends.decoder import Family, LayerBuilder
-from hotloop.frontends.experts import transposed_experts
+from hotloop.frontends.experts import rows_of_experts, transposed_experts
+from hotloop.frontends.model_file import WeightData
 from hotloop.frontends.weights import Tensors, columns_of
 
 ALPHA, LIMIT = 1.702, 7.0
@@ -40,7 +42,7 @@ def config(fields: Fields) -> Config:
 
 
 def adapt(tensors: Tensors, config: Config, gguf: bool) -> None:
-    """Hugging Face has the experts transposed, with the rows of gate and up in turns."""
+    """Hugging Face has the rows of gate and up in turns, and experts transposed unless in MXFP4."""
     for i in [] if gguf else range(config.layers):
         sinks = tensors.pop(f"model.layers.{i}.self_attn.sinks", None)
         if sinks is not None:
@@ -49,10 +51,14 @@ def adapt(tensors: Tensors, config: Config, gguf: bool) -> None:
             weight = tensors.pop(f"model.layers.{i}.mlp.experts.{source}", None)
             if weight is None:
                 continue
-            make = columns_of if source.endswith("bias") else transposed_experts
+            make = columns_of if source.endswith("bias") else _experts(weight)
             for part, rows in parts.items():
                 name = f"blk.{i}.{part}"
                 tensors[name] = make(weight, name, rows)
+
+
+def _experts(weight: WeightData) -> Callable[[WeightData, str, slice], WeightData]:
+    return rows_of_experts if weight.type.format.name == "mxfp4" else transposed_experts
 
 
 _PARTS = {
