@@ -11,6 +11,7 @@ import pytest
 
 from hotloop.api import Timings, Token
 from hotloop.cli.main import main
+from hotloop.runtime.session import Speculation
 
 
 @dataclass
@@ -25,6 +26,8 @@ class FakeModel:
     path = Path("fake.gguf")
     timings = Timings(0.1, 0.2, 0.3, True)
     finish_reason = "stop"
+    speculate = 0
+    speculation = Speculation(steps=4, drafted=5, accepted=2)
     cancelled = False
 
     def load(self, name: str | None, **options: Any) -> "FakeModel":

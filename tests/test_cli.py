@@ -234,6 +234,18 @@ def test_statistics_go_to_stderr_when_asked_for(model: FakeModel, shell: Shell) 
     assert line.endswith("finish: stop")
 
 
+def test_statistics_tell_what_guessing_brought(model: FakeModel, shell: Shell) -> None:
+    model.speculate = 3
+    assert shell("run", "-p", "Hi", "--stats", "--speculate", "3") == 0
+    assert model.loaded["speculate"] == 3
+    assert " · 1.50 tokens a step (2 of 5 guesses were right) · " in shell.err
+
+
+def test_more_guesses_than_there_may_be(model: FakeModel, shell: Shell) -> None:
+    assert shell("run", "-p", "Hi", "--speculate", "16") == 2
+    assert model.loaded == {}
+
+
 def test_ctrl_c_stops_with_a_newline_and_130(model: FakeModel, shell: Shell) -> None:
     model.failure = KeyboardInterrupt()
     model.reply = ["One", " two\n"]

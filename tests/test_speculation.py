@@ -23,13 +23,14 @@ from hotloop.ir.program import Program
 from hotloop.ir.text import text
 from hotloop.ir.types import CONTROL, tensor
 from hotloop.ir.verify import problems
-from hotloop.kernels.tile import OpSpec
+from hotloop.kernels.tile import OpSpec, buffer_bytes
 from hotloop.machine.host import host
 from hotloop.passes.fuse import fuse
 from hotloop.runtime.sampling import Sampling
+from hotloop.runtime.session import Speculation
 from hotloop.util.errors import UsageError
 
-CAPACITY = 24
+CAPACITY = 40
 ONE, RING, CONTROL_TYPE = tensor("i32", 1), tensor("i32", 1, CAPACITY), tensor("control", 1)
 
 #: Says the same again and again, so that there is much to guess.
@@ -101,7 +102,8 @@ def test_guesses_are_right_where_the_output_repeats_itself(plain: Model) -> None
 
 def test_a_model_that_does_not_speculate_counts_nothing(plain: Model) -> None:
     generate(plain, PROMPT, 8, GREEDY)
-    assert plain.speculation.steps == plain.speculation.drafted == 0
+    assert plain.speculation == Speculation(0, 0, 0)
+    assert plain.speculation.tokens_per_step == 0
 
 
 def test_logits_and_scores_are_those_of_single_steps(plain: Model) -> None:
@@ -186,6 +188,13 @@ def test_a_stream_shows_published_tokens_only(plain: Model) -> None:
     )
 
 
+def test_explain_says_that_it_guesses(plain: Model) -> None:
+    told = plain.with_speculate(3).explain()
+    assert told.speculate == 3
+    assert "up to 3 tokens guessed a step" in " ".join(str(told).split())
+    assert "guessed" not in str(plain.explain())
+
+
 @pytest.mark.parametrize("number", [-1, 16])
 def test_numbers_of_guesses_that_cannot_be(plain: Model, number: int) -> None:
     with pytest.raises(UsageError, match=f"speculate is {number}; it must be from 0"):
@@ -208,7 +217,7 @@ def both(spec: OpSpec, operands: list[np.ndarray]) -> np.ndarray:
     """The result by meaning; that of the kernel must be the same, and what both write."""
     assert spec.result is not None
     buffers = [buffer_of(operand) for operand in operands]
-    result = aligned(64, fill=0)
+    result = aligned(buffer_bytes(spec.result), fill=0)
     tile_function(spec)(buffers, result, 0, 1, 1)
     expected = OPS[spec.name].meaning(*operands, **dict(spec.attrs))
     found = result.view(np.int32)[: spec.result.elements]
@@ -245,6 +254,14 @@ def drafted(history: list[int], tokens: int, **fields: object) -> list[int]:
 )
 def test_guesses_follow_what_went_like_this(history: list[int], expected: list[int]) -> None:
     assert drafted(history, 4) == expected
+
+
+@pytest.mark.parametrize(("run", "guesses"), [(2, 3), (3, 3), (4, 7), (7, 7), (8, 15)])
+def test_the_longer_the_run_the_more_guesses(run: int, guesses: int) -> None:
+    same = list(range(10, 10 + run))
+    found = drafted([*same, 1, *same], 17)
+    most = min(guesses, CAPACITY - 2 - 2 * run)
+    assert sum(token != NONE for token in found[1:]) == most
 
 
 @pytest.mark.parametrize("last", [0, 5, 6, 7, 8])

@@ -40,13 +40,21 @@ def chat(
     activations: options.Activations = "q8",
     kv_cache: options.KvCache = None,
     quantize: options.Quantize = None,
+    speculate: options.Speculate = 0,
     stats: options.Stats = None,
 ) -> None:
     """Talk with a model in the terminal."""
     name = options.model_name(argument, model)
     sampling = options.sampling(max_tokens, temp, top_k, top_p, min_p, repeat_penalty, seed)
     with load_model(
-        name, threads, schedule, activations, context, kv_cache=kv_cache, quantize=quantize
+        name,
+        threads,
+        schedule,
+        activations,
+        context,
+        kv_cache=kv_cache,
+        quantize=quantize,
+        speculate=speculate,
     ) as loaded:
         if not loaded.has_chat_template:
             raise UsageError(f"{loaded.path} has no chat template: use hotloop run --raw.")

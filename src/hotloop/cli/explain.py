@@ -16,12 +16,20 @@ def explain(
     activations: options.Activations = "q8",
     kv_cache: options.KvCache = None,
     quantize: options.Quantize = None,
+    speculate: options.Speculate = 0,
     as_json: options.Json = False,
 ) -> None:
     """Show what a token costs, and what the passes did."""
     name = options.model_name(argument, model)
     with load_model(
-        name, threads, schedule, activations, context, kv_cache=kv_cache, quantize=quantize
+        name,
+        threads,
+        schedule,
+        activations,
+        context,
+        kv_cache=kv_cache,
+        quantize=quantize,
+        speculate=speculate,
     ) as loaded:
         explanation = loaded.explain()
     if as_json:

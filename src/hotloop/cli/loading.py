@@ -17,6 +17,7 @@ def load_model(
     *,
     kv_cache: str | None = None,
     quantize: str | None = None,
+    speculate: int = 0,
 ) -> "Model":
     """`hotloop.api.load`, whose `Model` the caller closes."""
     from hotloop.api import load
@@ -30,5 +31,6 @@ def load_model(
             context=context,
             kv_cache=kv_cache,
             quantize=quantize,
+            speculate=speculate,
             progress=progress,
         )

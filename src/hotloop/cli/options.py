@@ -68,6 +68,17 @@ Quantize = Annotated[
         "--quantize", help="Round an unquantised model's matrices to this.", show_default=False
     ),
 ]
+#: At most `hotloop.api.MAX_SPECULATED`.
+Speculate = Annotated[
+    int,
+    typer.Option(
+        "--speculate",
+        min=0,
+        max=15,
+        metavar="K",
+        help="Guess up to K tokens from the text so far, and check them at once; 0: off.",
+    ),
+]
 Temperature = Annotated[
     float, typer.Option("--temp", min=0.0, help="Temperature; 0 takes the likeliest token.")
 ]

@@ -29,6 +29,7 @@ def run(
     activations: options.Activations = "q8",
     kv_cache: options.KvCache = None,
     quantize: options.Quantize = None,
+    speculate: options.Speculate = 0,
     stats: options.Stats = None,
 ) -> None:
     """Answer one prompt, as a stream of text on stdout.
@@ -40,7 +41,14 @@ def run(
         raise UsageError("--raw takes the text as it stands: it has no place for --system.")
     text = _read_prompt(prompt)
     with load_model(
-        name, threads, schedule, activations, context, kv_cache=kv_cache, quantize=quantize
+        name,
+        threads,
+        schedule,
+        activations,
+        context,
+        kv_cache=kv_cache,
+        quantize=quantize,
+        speculate=speculate,
     ) as loaded:
         sampling = options.sampling(max_tokens, temp, top_k, top_p, min_p, repeat_penalty, seed)
         if raw or not loaded.has_chat_template:

@@ -64,6 +64,12 @@ def print_stats(done: Stream, model: "Model", *, loading: bool = True) -> None:
         words.append(f"{done.rate:.1f} tok/s")
     if done.tokens:
         words.append(f"first after {done.first:.2f} s")
+    if model.speculate:
+        seen = model.speculation
+        words.append(
+            f"{seen.tokens_per_step:.2f} tokens a step "
+            f"({seen.accepted} of {seen.drafted} guesses were right)"
+        )
     if loading:
         times = model.timings
         code = "code from cache" if times.cached else "compiled"

@@ -55,6 +55,8 @@ class Explained(Protocol):
     @property
     def context(self) -> int: ...
     @property
+    def speculate(self) -> int: ...
+    @property
     def program(self) -> Program: ...
     @property
     def remarks(self) -> tuple[Remark, ...]: ...
@@ -139,6 +141,8 @@ class Explanation:
     activations: str
     kv_cache: str
     context: int
+    speculate: int
+    """Tokens that a step guesses."""
     ops: int
     rungs: dict[str, Counts]
     traffic: Traffic
@@ -205,6 +209,7 @@ def explain(model: Explained) -> Explanation:
         activations=model.activations,
         kv_cache=model.kv_cache,
         context=model.context,
+        speculate=model.speculate,
         ops=len(model.graph.ops),
         rungs=rungs,
         traffic=traffic(model.program),

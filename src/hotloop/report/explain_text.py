@@ -46,10 +46,11 @@ def size(nbytes: int) -> str:
 
 def _head(e: Explanation) -> Text:
     precision = "8-bit activations" if e.activations == "q8" else "float32 activations"
+    guesses = f" · up to {e.speculate} tokens guessed a step" if e.speculate else ""
     text = Text(e.model, "bold")
     return text.append(
         f"  {e.graph}: {e.ops} ops · schedule {e.schedule} · {e.threads} threads · "
-        f"{precision} · context {e.context:,}",
+        f"{precision} · context {e.context:,}{guesses}",
         "not bold",
     )
 

@@ -149,7 +149,7 @@ class Session:
         """How the last launch guessed."""
         control = self._control[0]
         steps, generated = int(control["steps"]), int(control["published"] - control["prompt"])
-        return Speculation(steps, int(control["drafted"]), generated - steps)
+        return Speculation(steps, int(control["drafted"]), generated - steps if steps else 0)
 
     def _settle(self) -> None:
         control = self._control[0]

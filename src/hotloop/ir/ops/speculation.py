@@ -33,6 +33,14 @@ def _tokens(type: TensorType, what: str) -> None:
     need(type.format.name == "i32" and len(type.shape) == 1, f"{what} must be i32[T], not {type}")
 
 
+def guessing(run: int) -> int:
+    """The tokens of a step after a run of so many: 4 after 2, 8 after 4, 16 after 8.
+
+    Kernels compute tokens in blocks of powers of two.
+    """
+    return int(2 << (run.bit_length() - 1))
+
+
 def _infer_draft(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     pos, ring, control = types
     _sequence(ring, pos, control)
@@ -45,7 +53,8 @@ def _draft(pos: Array, ring: Array, control: Array, *, tokens: int) -> Array:
     """The token at `pos`, and guesses of those after it, as long as their turn can come.
 
     They follow the longest run of tokens, `SHORTEST` to `LONGEST`, that is the same as the last
-    ones; of several the latest. A run that goes on into the guesses repeats itself.
+    ones; of several the latest. A run that goes on into the guesses repeats itself. The longer it
+    is, the more guesses are worth their time (`guessing`).
     """
     history, at = ring[0], int(pos[0])
     out = np.full(tokens, NONE, np.int32)
@@ -58,7 +67,7 @@ def _draft(pos: Array, ring: Array, control: Array, *, tokens: int) -> Array:
         if length >= best:
             best, source = length, end
     if source != NONE:
-        for i in range(1, min(tokens, int(control["last_pos"][0]) - at)):
+        for i in range(1, min(tokens, guessing(best), int(control["last_pos"][0]) - at)):
             history[at + i] = out[i] = history[source + i]
     return out
 
