@@ -84,6 +84,13 @@ def test_windows_sinks_and_experts(family: str) -> None:
             assert generate(single.with_speculate(4), PROMPT, 40, how) == tokens
 
 
+def test_a_cache_in_8_bit() -> None:
+    with load(DATA / "tiny" / "llama", 2, context=64, kv_cache="q8") as single:
+        model = single.with_speculate(3)
+        for how in (GREEDY, SAMPLED, COLD):
+            assert generate(model, PROMPT, 40, how) == generate(single, PROMPT, 40, how)
+
+
 @pytest.mark.parametrize("speculate", [1, 2, 7, 15])
 def test_any_number_of_guesses(plain: Model, speculate: int) -> None:
     model = plain.with_speculate(speculate)
