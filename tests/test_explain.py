@@ -201,6 +201,6 @@ def test_what_weights_take_in_memory_is_said(tmp_path: Path) -> None:
     assert explanation.bits["q4_1"] >= 5.0  # and a little for padding
     assert explanation.to_json()["bytes_per_token"]["bits_per_weight"] == explanation.bits
     assert f"{explanation.bits['q4_1']:.2f}" in str(explanation)
-    made = replace(explanation, traffic=Traffic({"iq2_u": 1000}, 0), bits={"iq2_u": 4.5625})
+    made = replace(explanation, traffic=Traffic({"iq2_u": 1000}, {}), bits={"iq2_u": 4.5625})
     (row,) = [line for line in str(made).splitlines() if "iq2_u" in line]
     assert row.split("4.56")[1].strip() == "IQ2_XXS, IQ2_XS or IQ2_S"
