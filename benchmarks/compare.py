@@ -57,11 +57,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for model in models:
             if workloads:
                 comparisons.append(
-                    compare(model, workloads, options.threads, options.rounds, start, progress)
+                    compare(
+                        model,
+                        workloads,
+                        options.threads,
+                        options.rounds,
+                        start,
+                        progress,
+                        [name for name in ENGINES if name in (ENGINES[0], *options.engines)],
+                    )
                 )
             if options.first_token:
                 progress(f"{model.name}: first token")
-                starts += first_tokens(model, max(options.threads), start)
+                starts += first_tokens(model, max(options.threads), start, options.engines)
         if options.json:
             write_text(options.json, _json(comparisons, starts, options.rounds))
     except (HotloopError, EngineError) as error:
@@ -119,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--formats", type=_listed(FORMATS), default=["Q4_0"], help="1B-shaped models to compare on")
     add("--folder", type=Path, default=models_dir() / "shaped", help="where those are kept")
     add("--workloads", type=_listed(tuple(WORKLOADS)), default=list(WORKLOADS))
+    add("--engines", type=_listed(ENGINES), default=list(ENGINES), help="besides hotloop")
     add("--threads", type=_counts, default=[available_threads()], help="such as 1,2,4")
     add("--rounds", type=int, default=5)
     add("--first-token", action="store_true", help="also measure starting, and its memory")

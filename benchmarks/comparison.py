@@ -7,6 +7,7 @@ for all, and an engine keeps a long context in its cache for all rounds of the w
 """
 
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,13 @@ from hotloop.bench.result import Samples
 from process import EngineError, EngineProcess, MissingError, Start
 
 #: hotloop first; the second is the yardstick of the ratios.
-ENGINES = ("hotloop", "llama_cpp")
+ENGINES = ("hotloop", "llama_cpp", "openvino", "onnxruntime", "ctranslate2")
 #: Ids of prompts are below this, which every vocabulary that is compared has.
 SMALLEST_VOCABULARY = 256
 #: Readings of the machine's own speed in a round, 50 ms each.
 READINGS = 3
+#: Before an engine's turn: the threads of the one before spin on for a while (OpenMP's for 0.2 s).
+SETTLE_SECONDS = 0.4
 
 Progress = Callable[[str], None]
 
@@ -146,8 +149,11 @@ def compare(
     rounds: int,
     start: Start,
     progress: Progress = lambda what: None,
+    names: Sequence[str] = ENGINES,
 ) -> Comparison:
-    """Measure all engines on `model`. One that fails is left out from there on, with its reason.
+    """Measure the engines `names`, hotloop among them, on `model`.
+
+    One that fails is left out from there on, with its reason.
 
     Raises `EngineError` where it is hotloop that fails: it also says how much a token reads.
     """
@@ -160,7 +166,7 @@ def compare(
         engines: dict[str, EngineProcess] = {}
         team = Team(count)
         try:
-            for name in ENGINES:
+            for name in names:
                 progress(f"{model.name}, {count} threads: load in {name}")
                 try:
                     engines[name] = start(name, model, count, context, {})
@@ -211,6 +217,7 @@ def _rounds(
             name = names[(at + turn) % len(names)]
             if name in absent:
                 continue
+            time.sleep(SETTLE_SECONDS)
             try:
                 rates[name].append(workload.run(engines[name]))
             except EngineError as error:

@@ -70,7 +70,9 @@ def _numbers(comparison: Comparison, row: Row) -> list[str]:
     ratio = comparison.ratio(row)
     return [
         f"{row.tok_s.median:.1f}",
-        f"{row.tok_s.low:.1f}–{row.tok_s.high:.1f}",
+        f"{row.tok_s.low:.0f}–{row.tok_s.high:.0f}"
+        if row.tok_s.low >= 100
+        else f"{row.tok_s.low:.1f}–{row.tok_s.high:.1f}",
         "" if ratio is None else f"{ratio:.2f}",
         f"{comparison.rate(row):,.1f} {row.workload.unit}",
         f"{comparison.limit(row):,.1f}",

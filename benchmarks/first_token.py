@@ -6,6 +6,7 @@ code, and with what the first start left there.
 
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,15 @@ class FirstToken:
         return {**asdict(self), "peak_per_file": self.peak_bytes / self.file_bytes}
 
 
-def first_tokens(model: Path, threads: int, start: Start) -> list[FirstToken]:
-    """One start of each engine that is installed, two of hotloop."""
+def first_tokens(
+    model: Path, threads: int, start: Start, names: Sequence[str] = ENGINES
+) -> list[FirstToken]:
+    """One start of each of the engines `names` that is installed, two of hotloop."""
     file_bytes = len(model.read_bytes())  # and so the file is in the page cache
     results = []
     with tempfile.TemporaryDirectory(prefix="hotloop-bench-") as cache:
         environment = {settings.CACHE.name: cache, settings.CODE_CACHE.name: "1"}
-        for engine in ENGINES:
+        for engine in (name for name in ENGINES if name in (ENGINES[0], *names)):
             for state in ("cold", "code cached") if engine == ENGINES[0] else ("",):
                 started = time.perf_counter()
                 try:

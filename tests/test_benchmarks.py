@@ -157,6 +157,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(comparison, "ReadProbe", Read)
     monkeypatch.setattr(comparison, "PeakProbe", Peak)
+    monkeypatch.setattr(comparison, "SETTLE_SECONDS", 0)
 
 
 @pytest.mark.usefixtures("quick")
@@ -171,7 +172,7 @@ def test_engines_take_turns_and_all_are_closed(tiny: Path) -> None:
     ]
     assert all(process.closed for process in start.started)
     assert all(process.asked == ["decode"] * 4 + ["prompt"] * 4 for process in start.started)
-    decode, prompt = result.rows[0], result.rows[2]
+    decode, prompt = result.rows[0], result.rows[len(comparison.ENGINES)]
     assert decode.tok_s.values == (1.0, 1.0, 1.0)
     assert prompt.tok_s.median == 4.0
     assert result.ratio(decode) == 1.0
@@ -183,12 +184,13 @@ def test_engines_take_turns_and_all_are_closed(tiny: Path) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_a_peer_that_is_missing_or_dies_is_named_and_the_others_go_on(tiny: Path) -> None:
-    missing = compare(tiny, [DECODE], [1], rounds=1, start=FakeStart(llama_cpp=0))
+    two = comparison.ENGINES[:2]
+    missing = compare(tiny, [DECODE], [1], rounds=1, start=FakeStart(llama_cpp=0), names=two)
     assert missing.absent == {"llama_cpp": "not installed (no module 'x')"}
     assert [row.engine for row in missing.rows] == ["hotloop"]
     assert missing.ratio(missing.rows[0]) is None
     start = FakeStart(llama_cpp=2)
-    dead = compare(tiny, [DECODE, PROMPT], [1], rounds=2, start=start)
+    dead = compare(tiny, [DECODE, PROMPT], [1], rounds=2, start=start, names=two)
     assert dead.absent == {"llama_cpp": "llama_cpp ended with status -11"}
     assert [row.engine for row in dead.rows] == ["hotloop", "hotloop"]
     assert all(process.closed for process in start.started)
@@ -206,7 +208,7 @@ def test_without_hotloop_there_is_no_comparison(tiny: Path) -> None:
 
 def test_first_token_starts_hotloop_twice_on_one_cache(tiny: Path) -> None:
     start = FakeStart()
-    results = first_tokens(tiny, 1, start)
+    results = first_tokens(tiny, 1, start, comparison.ENGINES[:2])
     assert [(r.engine, r.state) for r in results] == [
         ("hotloop", "cold"),
         ("hotloop", "code cached"),
@@ -238,7 +240,7 @@ def test_table_lines_up_and_json_has_every_row() -> None:
     first = next(line for line in lines if line.startswith("decode") and "hotloop" in line)
     assert header.index("engine") == first.index("hotloop")
     assert len(header) == len(first)
-    assert first.split()[-7:] == ["200.0", "100.0–300.0", "4.00", "8.0", "GB/s", "10.0", "80%"]
+    assert first.split()[-7:] == ["200.0", "100–300", "4.00", "8.0", "GB/s", "10.0", "80%"]
     prompt = next(line for line in lines if line.startswith("prompt") and "hotloop" in line)
     assert prompt.split()[-4:] == ["2.0", "GMAC/s", "10.0", "20%"]
     assert "other: not installed" in lines

@@ -1,6 +1,9 @@
 """Compiled code on disk: found again, never trusted blindly, never in the way."""
 
 import ctypes
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,3 +74,69 @@ def test_switched_off(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not answer(46).cached
     assert not answer(46).cached
     assert not cache.exists()
+
+
+def test_what_a_recipe_made_before_is_not_traced_again(cache: Path) -> None:
+    traced: list[int] = []
+
+    def made(number: int, recipe: str) -> jit.Code:
+        def trace() -> Module:
+            traced.append(number)
+            module = Module("answer", host())
+            with function(module, "answer", [], i64, exported=True):
+                ret(number)
+            return module
+
+        return jit.load_recipe(recipe, trace, host(), "answer", ("answer",))
+
+    codes = made(47, "a"), made(47, "a"), made(48, "b")
+    assert [code.cached for code in codes] == [False, True, False]
+    assert [call(code) for code in codes] == [47, 47, 48]
+    assert traced == [47, 48]
+
+
+def test_another_source_is_another_recipe(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made() -> jit.Code:
+        def trace() -> Module:
+            module = Module("answer", host())
+            with function(module, "answer", [], i64, exported=True):
+                ret(49)
+            return module
+
+        return jit.load_recipe("r", trace, host(), "answer", ("answer",))
+
+    assert not made().cached
+    assert made().cached
+    monkeypatch.setattr(jit, "source_digest", lambda: "another")
+    assert not made().cached
+
+
+RECIPES = """
+import hashlib
+from hotloop.backends.cpu.places import place_states, place_weights, place_work
+from hotloop.compiler import SCHEDULES, compile_graph
+from hotloop.machine.host import host
+from mini import mini_graph
+for schedule in SCHEDULES:
+    graph = mini_graph()
+    program = compile_graph(graph, host(2), schedule).program
+    recipe = repr((program, place_weights(graph), place_states(graph), place_work(program)))
+    print(hashlib.sha256(recipe.encode()).hexdigest())
+"""
+
+
+def test_recipes_are_the_same_in_every_process() -> None:
+    """So nothing in them may hang on the order of a set."""
+    digests = set()
+    for seed in ("1", "2"):
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": seed,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        run = [sys.executable, "-c", RECIPES]
+        digests.add(
+            subprocess.run(run, env=environment, capture_output=True, check=True, text=True).stdout
+        )
+    assert len(digests) == 1
+    assert len(digests.pop().split()) == 5

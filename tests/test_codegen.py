@@ -29,7 +29,7 @@ MACHINE = Machine("two cores", cores=2)
 
 def module_text(graph: Graph, program: Program, target: Target) -> str:
     weights, states = place_weights(graph), place_states(graph)
-    return str(generate(program, weights, states, place_work(program), target).module)
+    return str(generate(program, weights, states, place_work(program), target))
 
 
 @pytest.mark.parametrize("schedule", ["looped", "tokens"])
@@ -114,7 +114,7 @@ def test_buffers_at_uneven_distances_are_found_by_a_table() -> None:
     moved = place_weights(replace(graph, ops=tuple(order)))
     assert moved.offsets != place_weights(graph).offsets
     program = compile_graph(graph, MACHINE, "tokens").program
-    text = str(generate(program, moved, place_states(graph), place_work(program), host()).module)
+    text = str(generate(program, moved, place_states(graph), place_work(program), host()))
     assert "in.turn" in text
     assert "in.turn" not in module_text(graph, program, host())
     assert expected

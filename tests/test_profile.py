@@ -57,7 +57,7 @@ def module_text(schedule: str, target: Target, profiled: bool) -> str:
     graph = mini_graph()
     program = compile_graph(graph, MACHINE, schedule).program
     places = place_weights(graph), place_states(graph), place_work(program)
-    return str(generate(program, *places, target, profiled=profiled).module)
+    return str(generate(program, *places, target, profiled=profiled))
 
 
 def test_every_pass_of_every_thread_is_there(profiled: Model) -> None:

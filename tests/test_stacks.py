@@ -59,7 +59,7 @@ def code_lines(word: str, rung: str) -> int:
     graph = stacks.stack(word)
     program = stacks.compiled(graph, rung).program
     regions = place_weights(graph), place_states(graph), place_work(program)
-    return str(generate(program, *regions, host()).module).count("\n")
+    return str(generate(program, *regions, host())).count("\n")
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -45,16 +45,6 @@ from hotloop.lang import (
 LAUNCH = (("context", ptr), ("team", ptr), ("tid", i64), ("args", ptr))
 
 
-@dataclass(frozen=True)
-class Generated:
-    """The module, its launches in order, and a label for each stage the watchdog may name."""
-
-    module: Module
-    launches: tuple[str, ...]
-    stages: tuple[str, ...]
-    """The label of stage number i + 1."""
-
-
 CONSTANTS = -1
 """The region of constants, which is in the code, not in the context."""
 
@@ -80,7 +70,7 @@ def generate(
     target: Target,
     *,
     profiled: bool = False,
-) -> Generated:
+) -> Module:
     """The code of `program`, whose values live where the regions say.
 
     `profiled` code writes an event for each pass through a stage (`profile`).
@@ -90,17 +80,25 @@ def generate(
     kernels = KernelCode(module, sync, work, profiled)
     if program.launch == "program":
         _ProgramLaunch(module, sync, kernels, weights, states, work).define(program)
-        sites = [item.kernel for item in calls(program.body)]
-        return Generated(module, ("launch",), _labels(sites))
+        return module
     first = 1
     for kernel in program.kernels:
         _define_item_launch(module, kernels, kernel, first)
         first += len(kernel.stages)
-    launches = tuple(item_launch(item.kernel) for item in calls(program.body))
-    return Generated(module, launches, _labels(program.kernels))
+    return module
 
 
-def _labels(kernels: list[Kernel] | tuple[Kernel, ...]) -> tuple[str, ...]:
+def launch_names(program: Program) -> tuple[str, ...]:
+    """The functions that run the program, in order."""
+    if program.launch == "program":
+        return ("launch",)
+    return tuple(item_launch(item.kernel) for item in calls(program.body))
+
+
+def stage_labels(program: Program) -> tuple[str, ...]:
+    """For each stage number, from 1 on, what the watchdog calls it."""
+    whole = program.launch == "program"
+    kernels = [item.kernel for item in calls(program.body)] if whole else program.kernels
     return tuple(f"@{kernel.name} %{stage.name}" for kernel in kernels for stage in kernel.stages)
 
 

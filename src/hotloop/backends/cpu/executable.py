@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hotloop.backends.cpu import jit, shared
 from hotloop.backends.cpu.arena import Arena
-from hotloop.backends.cpu.codegen import generate, item_launch
+from hotloop.backends.cpu.codegen import generate, item_launch, launch_names, stage_labels
 from hotloop.backends.cpu.packed import Packed, read_packed
 from hotloop.backends.cpu.places import (
     packed_weights,
@@ -30,6 +30,7 @@ from hotloop.ir.program import Call, Program, calls
 from hotloop.ir.types import TensorType
 from hotloop.kernels.pack import matrix, pack, packed_bytes
 from hotloop.kernels.tile import row_stride
+from hotloop.lang import Module
 from hotloop.lang.target import host
 from hotloop.util import settings
 from hotloop.util.debug import ASSEMBLY, LLVM, debug
@@ -125,18 +126,20 @@ class Executable:
         self._weights = weights
         self._places = place_work(program)
         target = host(settings.TARGET.get() == "portable")
-        generated = generate(
-            program,
-            weights.region,
-            state.region,
-            self._places,
-            target,
-            profiled=profile_events > 0,
+        profiled = profile_events > 0
+        regions = weights.region, state.region, self._places
+
+        def trace() -> Module:
+            return generate(program, *regions, target, profiled=profiled)
+
+        debug(LLVM, lambda: str(trace()))
+        debug(ASSEMBLY, lambda: jit.assembly(str(trace()), target))
+        self.stages = stage_labels(program)
+        launches = launch_names(program)
+        recipe = repr((program, regions, profiled))
+        self.code = jit.load_recipe(
+            recipe, trace, target, program.name, tuple(dict.fromkeys(launches))
         )
-        debug(LLVM, lambda: str(generated.module))
-        debug(ASSEMBLY, lambda: jit.assembly(str(generated.module), target))
-        self.stages = generated.stages
-        self.code = jit.load(generated.module, tuple(dict.fromkeys(generated.launches)))
         self._work = Arena(self._places.nbytes, "intermediate values")
         self._scratch = Arena(self._places.scratch_bytes * team.threads, "the threads' scratch")
         self._context = np.zeros(shared.CONTEXT_WORDS, np.int64)
@@ -150,7 +153,7 @@ class Executable:
         if self.recorder:
             self._context[shared.PROFILE] = self.recorder.address
         self._args: list[NDArray[np.uint64]] = []
-        self._launches = self._launch_list(generated.launches)
+        self._launches = self._launch_list(launches)
 
     def _launch_list(self, names: tuple[str, ...]) -> NDArray[np.uint64]:
         launches = np.zeros((len(names), 2), np.uint64)

@@ -1,14 +1,17 @@
 """From an LLVM module to callable addresses, by way of an object file that is kept on disk.
 
-The cache is keyed by everything that the object depends on: the module's text, the target, the
-optimisation level, and the version of llvmlite. A file that cannot be read, or whose checksum is
-wrong, is compiled again; a cache that cannot be written is no reason to fail.
+The cache is keyed by everything that the object depends on: the target, the optimisation level,
+the version of llvmlite, and the module's text or, so that what is on disk need not even be traced
+(0.3 s of a start), what the text follows from: hotloop's source and a recipe. A file that cannot be
+read, or whose checksum is wrong, is compiled again; a cache that cannot be written is no reason to
+fail.
 """
 
 import contextlib
 import hashlib
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,22 +41,49 @@ class Code:
 
 def load(module: Module, exports: tuple[str, ...]) -> Code:
     """Compile `module` (or find its object on disk) and load it."""
-    started = time.perf_counter()
     text = str(module)
-    path = _cache_path(text, module.target)
+    return _load(lambda: text, text, module.target, module.name, exports)
+
+
+def load_recipe(
+    recipe: str,
+    trace: Callable[[], Module],
+    target: Target,
+    name: str,
+    exports: tuple[str, ...],
+) -> Code:
+    """The same, where `trace` makes the module and `recipe` says all that it makes it from."""
+    return _load(lambda: str(trace()), f"{source_digest()} {recipe}", target, name, exports)
+
+
+def _load(
+    text: Callable[[], str], key: str, target: Target, name: str, exports: tuple[str, ...]
+) -> Code:
+    started = time.perf_counter()
+    path = _cache_path(key, target)
     image = _read(path) if path else None
     cached = image is not None
     if image is None:
-        image = compile_object(text, module.target)
+        image = compile_object(text(), target)
         if path:
             _write(path, image)
     builder = llvm.JITLibraryBuilder().add_object_img(image).add_current_process()
-    for name in exports:
-        builder.export_symbol(name)
+    for symbol in exports:
+        builder.export_symbol(symbol)
     # A library's name must be new in its process, whatever was loaded and dropped before.
     _loaded.append(None)
-    tracker = builder.link(_engine(), f"{module.name}.{len(_loaded)}")
+    tracker = builder.link(_engine(), f"{name}.{len(_loaded)}")
     return Code(tracker, len(image), time.perf_counter() - started, cached)
+
+
+@cache
+def source_digest() -> str:
+    """A digest of hotloop's source: whoever changes it, changes the code it makes."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parents[2]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 _loaded: list[None] = []
@@ -101,14 +131,14 @@ def _engine() -> llvm.LLJIT:
     return llvm.create_lljit_compiler(use_jit_link=True)
 
 
-def _cache_path(text: str, target: Target) -> Path | None:
+def _cache_path(key: str, target: Target) -> Path | None:
     if not settings.CODE_CACHE.get():
         return None
-    key = hashlib.sha256()
-    for part in (llvmlite.__version__, str(OPTIMISATION), target.cpu, target.feature_string, text):
-        key.update(part.encode())
-        key.update(b"\0")
-    return settings.cache_dir() / "code" / f"{key.hexdigest()[:40]}.o"
+    digest = hashlib.sha256()
+    for part in (llvmlite.__version__, str(OPTIMISATION), target.cpu, target.feature_string, key):
+        digest.update(part.encode())
+        digest.update(b"\0")
+    return settings.cache_dir() / "code" / f"{digest.hexdigest()[:40]}.o"
 
 
 CHECKSUM = 32

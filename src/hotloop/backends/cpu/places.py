@@ -212,7 +212,7 @@ def _allocate(
                 free.remove(fit)
             placed[root] = fit[1]
             ending.append((dies, *fit))
-    keys = {*sizes, *same.parent}
+    keys = dict.fromkeys((*sizes, *same.parent))  # in an order that is the same in every process
     return {key: placed[same.find(key)] for key in keys if same.find(key) in placed}
 
 
