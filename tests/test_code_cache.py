@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,20 @@ def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(
     code = answer(45)
     assert not code.cached
     assert call(code) == 45
+
+
+def test_what_killed_processes_left_is_removed_by_the_next_that_writes(cache: Path) -> None:
+    cache.mkdir()
+    abandoned, under_way = cache / "00.7.part", cache / "00.8.part"
+    for part in (abandoned, under_way):
+        part.write_bytes(b"half of it")
+    old = time.time() - jit.ABANDONED - 1
+    os.utime(abandoned, (old, old))
+    answer(47)
+    assert not abandoned.exists()
+    assert under_way.exists()
+    under_way.unlink()
+    assert [file.suffix for file in cache.iterdir()] == [".o"]
 
 
 def test_switched_off(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

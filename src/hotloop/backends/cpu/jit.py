@@ -154,13 +154,26 @@ def _read(path: Path) -> bytes | None:
     return image if hashlib.sha256(image).digest() == stored[:CHECKSUM] else None
 
 
+ABANDONED = 3600
+"""Seconds after which no process still writes a file: the one that began it was killed."""
+
+
 def _write(path: Path, image: bytes) -> None:
     """Put the object in place in one step, so that no reader sees half of it."""
     part = path.with_suffix(f".{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(path.parent)
         part.write_bytes(hashlib.sha256(image).digest() + image)
         part.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             part.unlink()
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Delete the parts that killed processes left."""
+    for part in folder.glob("*.part"):
+        with contextlib.suppress(OSError):  # another process was faster
+            if part.stat().st_mtime < time.time() - ABANDONED:
+                part.unlink()
