@@ -1,5 +1,6 @@
 """Packed weights: every bit comes back, and groups of rows stand by themselves."""
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,8 +17,8 @@ from weights import (
 )
 
 from hotloop.ir.formats import dequantise
-from hotloop.ir.types import tensor
-from hotloop.kernels.pack import group_bytes, pack, packed_bytes, unpack
+from hotloop.ir.types import TensorType, tensor
+from hotloop.kernels.pack import group_bytes, pack, packed_bytes
 
 ROWS = [1, 7, 8, 9, 131]
 SHAPES = [
@@ -32,6 +33,29 @@ RECORD_SHAPES = [
     for rows in ROWS
     for columns in (32, 576)
 ]
+
+
+def unpack(packed: np.ndarray, type: TensorType) -> np.ndarray:
+    """float32 [N, K] of a packed plain or block weight, by the layout as it is written down."""
+    rows, columns = type.shape
+    groups, size = -(-rows // 8), group_bytes(type)
+    whole = packed[: groups * size].reshape(groups, size)
+
+    def stream(start: int, *shape: int) -> np.ndarray:
+        """The bytes [groups, *shape] that lie from `start` on in each group."""
+        return whole[:, start : start + math.prod(shape)].reshape(groups, *shape)
+
+    if type.format.quantised:
+        blocks, halves = columns // 32, 2 if type.format.name == "q4_1" else 1
+        bits = 8 if type.format.name == "q8_0" else 4
+        quants = stream(0, blocks, bits, 8, 4).transpose(0, 3, 1, 2, 4)
+        numbers = stream(blocks * bits * 32, halves, blocks, 8, 2).transpose(0, 3, 2, 1, 4)
+        fields = [field.reshape(groups, 8, blocks, -1) for field in (numbers, quants)]
+        data = np.concatenate(fields, axis=-1)
+    else:
+        data = stream(0, columns, 8, type.format.block_bytes).transpose(0, 2, 1, 3)
+    padded = tensor(type.format.name, groups * 8, columns)
+    return dequantise(data.reshape(-1), padded)[:rows]
 
 
 @pytest.mark.parametrize(("format_name", "rows", "columns"), SHAPES)

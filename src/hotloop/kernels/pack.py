@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.ir.formats import dequantise
 from hotloop.ir.ops import GROUP
 from hotloop.ir.types import TensorType
 from hotloop.kernels.records import RECORDS
@@ -117,21 +116,6 @@ def pack(data: Bytes, type: TensorType, out: Bytes) -> None:
         last[: data.nbytes - whole * file_group] = data[whole * file_group :]
         _interleave(last, type, out[packed_end : packed_end + group_bytes(type)])
     out[groups(type) * group_bytes(type) :] = 0
-
-
-def unpack(packed: Bytes, type: TensorType) -> NDArray[np.float32]:
-    """The float32 values [N, K] of a packed weight."""
-    rows, columns = type.shape
-    packed = packed[: groups(type) * group_bytes(type)]
-    padded = TensorType(type.format, (groups(type) * GROUP, columns))
-    if type.format.quantised:
-        streams = _streams(packed, type)
-        blocks = np.empty((groups(type), GROUP, columns // BLOCK), _FILE_BLOCK[type.format.name])
-        for name, stream in streams.items():
-            blocks[name] = np.moveaxis(stream, -1, 1)
-    else:
-        blocks = np.ascontiguousarray(_columns(packed, type).transpose(0, 2, 1))
-    return dequantise(blocks.reshape(-1).view(np.uint8), padded)[:rows]
 
 
 def _interleave(data: Bytes, type: TensorType, out: Bytes) -> None:
