@@ -91,13 +91,13 @@ _loaded: list[None] = []
 
 def compile_object(text: str, target: Target) -> bytes:
     """An object file from the text of a module."""
-    machine = target_machine(target)
+    machine = target_machine(target, OPTIMISATION)
     return bytes(machine.emit_object(optimise(text, target, machine)))
 
 
 def assembly(text: str, target: Target) -> str:
     """The assembly of a module, to look at."""
-    machine = target_machine(target)
+    machine = target_machine(target, OPTIMISATION)
     return str(machine.emit_assembly(optimise(text, target, machine)))
 
 
@@ -112,13 +112,13 @@ def optimise(text: str, target: Target, machine: llvm.TargetMachine) -> llvm.Mod
 
 
 @cache
-def target_machine(target: Target) -> llvm.TargetMachine:
+def target_machine(target: Target, optimisation: int) -> llvm.TargetMachine:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu,
         features=target.feature_string,
-        opt=OPTIMISATION,
+        opt=optimisation,
         reloc="pic",
         codemodel="small",
     )
