@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import openai
+import requests
 import uvicorn
 from fake_executor import WIDTH, FakeExecutor
 
@@ -135,3 +137,16 @@ def wait_until(holds: object, patience: float = 60.0) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.002)
+
+
+def connect(server: Running, key: str = "none") -> openai.OpenAI:
+    return openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0, timeout=60)
+
+
+def says(text: str) -> Iterator[Running]:
+    """A server whose model says `text` and then ends."""
+    return running(make_executor(script=[*text.encode(), END]))
+
+
+def post(server: Running, path: str, body: object, **options: object) -> requests.Response:
+    return requests.post(server.url + path, json=body, timeout=60, **options)

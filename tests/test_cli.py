@@ -99,6 +99,7 @@ def test_run_prints_the_text_and_nothing_else_to_stdout(model: FakeModel, shell:
 def test_run_passes_everything_on(model: FakeModel, shell: Shell) -> None:
     given = "-m some.gguf -p Hi -n 7 -t 3 -c 99 --temp 0.8 --top-k 40 --top-p 0.9 --min-p 0.1"
     more = "--repeat-penalty 1.1 -s 5 --schedule fused --activations f32 --kv-cache q8"
+    more += " --speculate 3"
     assert shell("run", *given.split(), *more.split()) == 0
     loaded = {k: v for k, v in model.loaded.items() if k not in ("progress", "closed")}
     assert loaded == {
@@ -109,6 +110,7 @@ def test_run_passes_everything_on(model: FakeModel, shell: Shell) -> None:
         "context": 99,
         "kv_cache": "q8",
         "quantize": None,
+        "speculate": 3,
     }
     ((_, messages, sampling),) = model.asked
     assert messages == [{"role": "user", "content": "Hi"}]
