@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import hotloop
+
+if TYPE_CHECKING:
+    import openai
+    from serving import Running
 
 DATA = Path(__file__).parent / "data"
 TINY = ("llama", "llama_tied", "llama3_rope")
@@ -61,3 +66,20 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(), "read the difference; --update-golden accepts it"
 
     return check
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    """The served fake model."""
+    from serving import running
+
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator[openai.OpenAI]:
+    from serving import connect
+
+    with connect(server) as client:
+        yield client

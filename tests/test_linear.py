@@ -23,7 +23,7 @@ from weights import (
 
 from hotloop.ir.types import TensorType, tensor
 from hotloop.kernels import dot_blocks
-from hotloop.kernels.tile import OpSpec, define
+from hotloop.kernels.tile import OpSpec, define, q8_stride, row_stride
 from hotloop.lang import Module, Target
 from hotloop.lang.target import (
     AARCH64,
@@ -244,3 +244,13 @@ def test_rows_and_tokens_in_pairs_give_the_same_bits(
     monkeypatch.setattr(dot_blocks, "pairs_pay", lambda tokens: len(tokens) % 2 == 0)
     paired = compute(spec, operands, tokens, grain=8, targets=(plain,))
     np.testing.assert_array_equal(paired, expected)
+
+
+@pytest.mark.parametrize("width", [1, 16, 17, 576, 2048, 8192, 128256])
+def test_rows_are_an_odd_number_of_lines_apart(width: int) -> None:
+    """Rows a power of two apart would share a few sets of a cache."""
+    assert row_stride(width) >= width
+    assert row_stride(width) * 4 % 128 == 64
+    if width % 32 == 0:
+        assert q8_stride(width) >= width + width // 2
+        assert q8_stride(width) % 128 == 64

@@ -7,7 +7,6 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
 
 import openai
 import pytest
@@ -24,18 +23,6 @@ from hotloop.serve.app import Access
 
 HELLO = [{"role": "user", "content": "Hello"}]
 COMPLETION = {"model": "tiny", "prompt": "a"}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    with running() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[openai.OpenAI]:
-    with connect(server) as client:
-        yield client
 
 
 # who may ask, and how much

@@ -18,7 +18,6 @@ from hotloop.bench.result import BenchResult, RungResult, Samples
 from hotloop.compiler import SCHEDULES
 from hotloop.report.counts import count, traffic
 
-#: Tokens in the cache before the measured ones.
 #: A buffer that no cache of a CPU holds.
 DRAM_BYTES = 512 << 20
 #: Readings of the bandwidth in a round, 50 ms each.

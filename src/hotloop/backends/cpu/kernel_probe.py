@@ -40,6 +40,7 @@ from hotloop.lang import (
     while_,
 )
 from hotloop.lang.target import host
+from hotloop.machine.machine import Machine
 from hotloop.util import settings
 
 #: Weights that an `OpProbe` reads: a core's second-level cache has room for more.
@@ -52,8 +53,6 @@ FILL = 0x3C
 OP_SECONDS, STREAM_SECONDS = 1e-4, 2e-2
 #: Measurements of an op of which the shortest counts: the others were interrupted.
 REPEATS = 3
-#: Bytes of a tile of a stream, as `hotloop.passes.partition` makes them.
-TILE_BYTES = 24 * 1024
 #: Pages of the cache that each token of a stream sees, at most.
 PAGES = 4
 
@@ -183,8 +182,9 @@ class StreamProbe:
     """
 
     def __init__(self, case: StreamCase, memory: Arena, team: Team) -> None:
-        make = _product if isinstance(case, ProductCase) else _attention
-        self._stream = stream = make(case, len(memory.data))
+        room = len(memory.data)
+        stream = _product(case, room) if isinstance(case, ProductCase) else _attention(case, room)
+        self._stream = stream
         self.team = team
         spec = stream.spec
         module = Module("stream_probe", host(settings.TARGET.get() == "portable"))
@@ -248,12 +248,11 @@ class _Stream:
     position: int = 0
 
 
-def _product(case: StreamCase, room: int) -> _Stream:
+def _product(case: ProductCase, room: int) -> _Stream:
     """One matrix that takes all the room."""
-    assert isinstance(case, ProductCase)
     format_ = FORMATS[case.weight]
     group = group_bytes(TensorType(format_, (GROUP, case.columns)))
-    tile = max(2, TILE_BYTES // group // 2 * 2)
+    tile = max(2, Machine.tile_bytes // group // 2 * 2)
     tiles = max(1, room // group // tile)
     weight = TensorType(format_, (tiles * tile * GROUP, case.columns))
     x = tensor(case.activation, case.count, case.columns)
@@ -261,9 +260,8 @@ def _product(case: StreamCase, room: int) -> _Stream:
     return _Stream(spec, tiles, tile * GROUP, {1: 0}, 1, packed_bytes(weight), weight.nbytes)
 
 
-def _attention(case: StreamCase, room: int) -> _Stream:
+def _attention(case: AttentionCase, room: int) -> _Stream:
     """As many caches as there is room for, of a few pages for each token."""
-    assert isinstance(case, AttentionCase)
     cache, pages = case.spec.operands[1], case.spec.operands[4]
     tokens, page = case.spec.operands[0].shape[0], cache.shape[2]
     few = min(PAGES, pages.shape[1])
