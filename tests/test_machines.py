@@ -1,6 +1,7 @@
 """Machines as data: every one that comes with hotloop loads, and bad files are one sentence."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hotloop.cli.main import main
 from hotloop.machine.hardware import FIELDS
 from hotloop.machine.load import find, from_toml, shipped, to_toml
 from hotloop.machine.quantity import UNITS, parse, show
+from hotloop.predict import host
 from hotloop.util.errors import MachineError, UsageError
 
 NAMES = ("dgx-h100", "h200", "b200", "mi300x", "sn40l-x8", "sn40l-x16", "epyc-9654", "m4-max")
@@ -154,12 +156,26 @@ def test_what_if() -> None:
         machine.with_settings({"speed": "1 TB/s"})
 
 
-def test_the_command_lists_and_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["machines"]) == 0
-    listed = capsys.readouterr().out
-    assert all(name in listed for name in NAMES)
-    assert main(["machines", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == len(shipped())
+def test_the_command_lists_the_same_names_whether_the_host_is_probed_or_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # A cache of the test's own: another test may probe the host into the user's meanwhile.
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path))
+    for probed in (False, True):
+        if probed:
+            mine = replace(find("epyc-9654"), name=host.HOST)
+            monkeypatch.setattr(host, "known_host", lambda mine=mine: mine)
+        assert main(["machines"]) == 0
+        listed = capsys.readouterr().out
+        assert all(name in listed for name in NAMES)
+        assert ("not probed yet" in listed) is not probed
+        assert main(["machines", "--json"]) == 0
+        entries = json.loads(capsys.readouterr().out)
+        assert [entry["name"] for entry in entries] == [host.HOST, *shipped()]
+        assert bool(entries[0]["quantities"]) is probed
+
+
+def test_the_command_shows_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["machines", "sn40l-x16"]) == 0
     assert "25.6 TB/s for 16" in " ".join(capsys.readouterr().out.split())
     assert main(["machines", "dgx-h100", "--json"]) == 0

@@ -35,19 +35,18 @@ def machines(
 
     The numbers of host are probed when first asked for, and kept for a day.
     """
-    from hotloop.predict.host import HOST, find_machine, known_host
+    from hotloop.predict.host import HOST, find_machine, known_host, unprobed_host
 
     if refresh and name != HOST:
         raise UsageError("--refresh goes with host: hotloop machines host --refresh.")
     if name is None:
-        known = known_host()
-        found = [*([known] if known else []), *(find(each) for each in shipped())]
+        found = [known_host() or unprobed_host(), *(find(each) for each in shipped())]
         if as_json:
             print(json.dumps([_values(each) for each in found], indent=2, ensure_ascii=False))
         else:
             stdout().print(_list(found))
-            if known is None:
-                stdout().print("\nhost: this machine, not probed yet (hotloop machines host).")
+            if not found[0].quantities:
+                stdout().print(f"\nhost: {found[0].note}")
         return
     with progress_bar() as progress:
         machine = find_machine(name, refresh=refresh, progress=progress)
@@ -65,6 +64,9 @@ def machines(
 def _list(found: list[Hardware]) -> "Table":
     table = _table("name", "machine", "kind", "sockets", "memory", "bandwidth", "launch")
     for each in found:
+        if not each.quantities:
+            table.add_row(each.name, each.title, each.kind, *["–"] * 4)
+            continue
         sockets = int(each["sockets"])
         table.add_row(
             each.name,

@@ -66,6 +66,12 @@ def known_host() -> Hardware | None:
         return None
 
 
+def unprobed_host() -> Hardware:
+    """This host before any probe: a name without numbers, for lists; nothing can be predicted."""
+    note = "this machine, not probed yet (hotloop machines host)."
+    return Hardware(name=HOST, title=cpu_name(), kind="cpu", quantities={}, note=note)
+
+
 def _path() -> Path:
     facts = (cpu_name(), str(available_threads()), platform.release(), settings.TARGET.get())
     return settings.cache_dir() / "machines" / f"host-{_digest(facts)}.toml"
