@@ -71,6 +71,7 @@ OPERANDS: list[tuple[str, tuple[TensorType, ...], dict]] = [
     ("swiglu_clamped", (X, X), {"alpha": 1.702, "limit": 7.0}),
     ("spread", (X, tensor("f32", 4, 16)), {"head_dim": 48}),
     ("narrow", (X,), {"head_dim": 48, "keep": 32}),
+    ("gather", (X, tensor("i32", 96)), {}),
     ("swiglu", (X, X), {}),
     ("add", (X, X), {}),
     ("sample", (tensor("f32", 1, 1000), RING, POS, CONTROL), {}),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from conftest import DATA
 from jit import aligned
+from prequantised import K, N, Tensors, folder, numbers, quantised_folder, words
 from safetensors.numpy import load_file, save_file
 
 from hotloop import load
@@ -19,30 +20,6 @@ from hotloop.ir.formats import dequantise
 from hotloop.ir.grouped import e4m3
 from hotloop.kernels.pack import pack, packed_bytes
 from hotloop.util.errors import HotloopError, ModelFileError, UnsupportedError
-
-N, K = 16, 256
-Tensors = dict[str, np.ndarray]
-
-
-def folder(path: Path, tensors: Tensors, config: dict[str, Any], fp8: tuple[str, ...] = ()) -> Path:
-    """Tensors of `layer`, in a folder; NumPy has no e4m3, so `fp8` get it in the header."""
-    tensors = {f"layer.{name}": np.ascontiguousarray(value) for name, value in tensors.items()}
-    tensors["norm.weight"] = np.ones(4, np.float32)
-    save_file(tensors, path / "model.safetensors")
-    if fp8:
-        content = (path / "model.safetensors").read_bytes()
-        size = int.from_bytes(content[:8], "little")
-        header = json.loads(content[8 : 8 + size])
-        for name in fp8:
-            header[f"layer.{name}"]["dtype"] = "F8_E4M3"
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        rest = content[8 + size :]
-        (path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + rest)
-    (path / "config.json").write_text(
-        json.dumps({"model_type": "llama", "quantization_config": config})
-    )
-    return path
 
 
 def read(path: Path) -> np.ndarray:
@@ -56,26 +33,6 @@ def read(path: Path) -> np.ndarray:
     weight.release()
     np.testing.assert_array_equal(weight.data, data)
     return dequantise(data, weight.type)
-
-
-def words(codes: np.ndarray, bits: int, order: list[int] | None = None) -> np.ndarray:
-    """Codes [rows, columns] as int32 [rows, columns · bits / 32], neighbour order[i] at place i."""
-    count = 32 // bits
-    packed = np.zeros((codes.shape[0], codes.shape[1] // count), np.uint32)
-    for row in range(codes.shape[0]):
-        for column in range(packed.shape[1]):
-            for i, neighbour in enumerate(order or range(count)):
-                code = int(codes[row, column * count + neighbour])
-                packed[row, column] |= np.uint32(code << (bits * i))
-    return packed.view(np.int32)
-
-
-def numbers(bits: int, group: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Codes [K, N], zeros and float16 scales [K / group, N]."""
-    random = np.random.default_rng(seed)
-    codes = random.integers(0, 1 << bits, (K, N))
-    zeros = random.integers(1, 1 << bits, (K // group, N))
-    return codes, zeros, random.normal(0, 0.01, (K // group, N)).astype(np.float16)
 
 
 def expected(codes: np.ndarray, zeros: np.ndarray, scales: np.ndarray, group: int) -> np.ndarray:
@@ -233,14 +190,6 @@ def test_what_does_not_fit_is_named(case: str, tmp_path: Path) -> None:
     assert str(tmp_path) in str(caught.value)
 
 
-def test_scattered_groups_are_refused(tmp_path: Path) -> None:
-    codes, zeros, scales = numbers(4, 64)
-    tensors = {"qweight": words(codes.T, 4).T, "qzeros": words(zeros, 4), "scales": scales}
-    tensors["g_idx"] = np.random.default_rng(0).permutation(np.arange(K) // 64).astype(np.int32)
-    with pytest.raises(UnsupportedError, match=r"in the order of activations \(desc_act\)"):
-        read_hf_folder(folder(tmp_path, tensors, GPTQ))
-
-
 @pytest.mark.parametrize(
     ("change", "found"),
     [
@@ -268,41 +217,6 @@ def test_nan_weights_are_damage(tmp_path: Path) -> None:
     path = folder(tmp_path, tensors, COMPRESSED, fp8=("weight",))
     with pytest.raises(ModelFileError, match="holds numbers that are none"):
         read(path)
-
-
-def quantised_folder(path: Path, method: str) -> tuple[Path, Path]:
-    """The tiny llama with its projections quantised, and with what they then mean as float32."""
-    source = DATA / "tiny" / "llama"
-    config = json.loads((source / "config.json").read_text())
-    quantised: Tensors = {}
-    plain: Tensors = {}
-    for name, values in load_file(source / "model.safetensors").items():
-        if not name.endswith("_proj.weight"):
-            quantised[name] = plain[name] = values
-            continue
-        module = name.removesuffix(".weight")
-        rows = len(values)
-        scales = (np.abs(values.reshape(rows, -1, 32)).max(axis=2) / 7).astype(np.float16)
-        spread = np.repeat(scales.astype(np.float32), 32, axis=1)
-        codes = np.clip(np.rint(values / spread) + 8, 0, 15).astype(np.int64)
-        plain[name] = (spread * (codes - 8)).astype(np.float32)
-        if method == "gptq":
-            quantised[f"{module}.qweight"] = words(codes, 4).T
-            quantised[f"{module}.qzeros"] = words(np.full(scales.T.shape, 7), 4)
-            quantised[f"{module}.scales"] = scales.T
-        else:
-            quantised[f"{module}.weight_packed"] = words(codes, 4)
-            quantised[f"{module}.weight_scale"] = scales
-            quantised[f"{module}.weight_shape"] = np.array(values.shape)
-    settings = {"quant_method": method, "bits": 4, "group_size": 32}
-    folders = path / "quantised", path / "plain"
-    for folder, tensors in zip(folders, (quantised, plain), strict=True):
-        folder.mkdir()
-        tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-        save_file(tensors, folder / "model.safetensors")
-    (folders[1] / "config.json").write_text(json.dumps(config))
-    (folders[0] / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
-    return folders
 
 
 @pytest.mark.parametrize("method", ["gptq", "compressed-tensors"])

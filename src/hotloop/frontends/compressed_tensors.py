@@ -4,7 +4,8 @@ By what a module holds (github.com/vllm-project/compressed-tensors, `compressors
 
     pack-quantized    weight_packed int32 [N, K · bits / 32], neighbours k from the lowest bits on,
                       each with half its range added; weight_shape [2]; weight_zero_point packed
-                      along N the same way, or int8 [N, groups]
+                      along N the same way, or int8 [N, groups]; weight_g_idx [K]: the group of
+                      each column
     int-quantized     weight int8 [N, K]; weight_zero_point int8
     float-quantized   weight e4m3 [N, K]
     fp8               the same, its scales called weight_scale_inv (DeepSeek-V3, `fp8` in
@@ -19,6 +20,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.frontends.column_order import column_order
 from hotloop.frontends.grouped import grouped, unpacked
 from hotloop.frontends.model_file import WeightData
 from hotloop.frontends.stored import Stored
@@ -37,8 +39,8 @@ PARTS = (
 IGNORED = ("input_scale", "input_zero_point", "output_scale", "k_scale", "v_scale")
 
 
-def compressed_weight(module: str, parts: Mapping[str, Stored]) -> WeightData:
-    """`module`.weight of its `parts`."""
+def compressed_weights(module: str, parts: Mapping[str, Stored]) -> list[WeightData]:
+    """`module`.weight of its `parts`, and its order."""
     scale = parts.get("weight_scale") or parts.get("weight_scale_inv")
     if scale is None:
         raise ModelFileError(f"{module} has no weight_scale; download the model again.")
@@ -58,9 +60,8 @@ def compressed_weight(module: str, parts: Mapping[str, Stored]) -> WeightData:
                 raise ModelFileError(f"{weight} holds numbers that are none; download it again.")
             return codes
 
-        name = f"{module}.weight"
         return grouped(
-            name, "f8", (rows, columns), group, sources, floats, lambda: _spread(scale, rows)
+            module, "f8", (rows, columns), group, sources, floats, lambda: _spread(scale, rows)
         )
     zero = parts.get("weight_zero_point")
 
@@ -68,7 +69,7 @@ def compressed_weight(module: str, parts: Mapping[str, Stored]) -> WeightData:
         return weight.array().view(np.uint8) ^ np.uint8(128)
 
     return grouped(
-        f"{module}.weight",
+        module,
         "u8",
         (rows, columns),
         group,
@@ -79,7 +80,7 @@ def compressed_weight(module: str, parts: Mapping[str, Stored]) -> WeightData:
     )
 
 
-def _packed(module: str, parts: Mapping[str, Stored], scale: Stored) -> WeightData:
+def _packed(module: str, parts: Mapping[str, Stored], scale: Stored) -> list[WeightData]:
     words, shape = parts["weight_packed"], parts.get("weight_shape")
     if shape is None or shape.shape != (2,):
         raise ModelFileError(f"{module} has no weight_shape of two numbers; download it again.")
@@ -91,14 +92,11 @@ def _packed(module: str, parts: Mapping[str, Stored], scale: Stored) -> WeightDa
     if bits not in (4, 8):
         raise UnsupportedError(f"{module} is quantised to {bits} bits; hotloop reads 4 and 8.")
     group = _group(scale, rows, columns)
-    order = parts.get("weight_g_idx")
-    if order is not None and not np.array_equal(order.array(), np.arange(columns) // group):
-        raise UnsupportedError(
-            f"{module} is quantised in the order of activations (actorder), which scatters the "
-            "columns of a group; use a file made without, or a GGUF file."
-        )
+    groups = parts.get("weight_g_idx")
+    if groups is not None and (groups.array() == -1).all():
+        groups = None  # what the compressor writes for columns that lie in order
     return grouped(
-        f"{module}.weight",
+        module,
         f"u{bits}",
         (rows, columns),
         group,
@@ -106,6 +104,7 @@ def _packed(module: str, parts: Mapping[str, Stored], scale: Stored) -> WeightDa
         lambda: unpacked(words.array(), bits, 1),
         lambda: _spread(scale, rows),
         lambda: _zeros(parts.get("weight_zero_point"), bits, rows),
+        column_order(groups, columns, group),
     )
 
 

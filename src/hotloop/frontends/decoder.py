@@ -10,10 +10,11 @@ parameters and the mailbox of the launch (`hotloop.ir.types.CONTROL`).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from hotloop.frontends.column_order import SUFFIX, is_order, share_orders
 from hotloop.frontends.config import Config, Fields
 from hotloop.frontends.experts import prepare_experts
 from hotloop.frontends.layer import LayerBuilder, Step
@@ -61,6 +62,8 @@ class Decoder:
     tensors: Mapping[str, WeightData]
     quantised: str | None = None
     """The format that matrices were quantised to when the model was loaded."""
+    orders: Mapping[str, str] = field(default_factory=dict)
+    """Linear layers whose columns are in an order of their own → the tensor that has it."""
 
     @staticmethod
     def of(file: ModelFile, family: Family) -> "Decoder":
@@ -75,7 +78,7 @@ class Decoder:
         family.adapt(tensors, config, fields.gguf)
         if config.experts:
             prepare_experts(tensors, config.layers, config.experts)
-        made = Decoder(file, family, config, tensors)
+        made = Decoder(file, family, config, tensors, orders=share_orders(tensors))
         made._check()
         return made
 
@@ -89,6 +92,12 @@ class Decoder:
                 )
         read = {weight.name for weight in self.graph(Step(context=16)).weights}
         unread = next((name for name in self.tensors if name not in read), None)
+        if unread is not None and is_order(unread, self.tensors[unread]):
+            raise UnsupportedError(
+                f"{self.file.path} has {unread.removesuffix(SUFFIX)} quantised in the order of "
+                "activations (desc_act), which hotloop reads of no experts; use a file made with "
+                "desc_act false, or a GGUF file."
+            )
         if unread is not None:
             raise UnsupportedError(
                 f"{self.file.path} holds the tensor {unread}, which hotloop's {self.name} does not "
@@ -119,7 +128,7 @@ class Decoder:
         return name in self.tensors
 
     def tensor_type(self, name: str, shape: tuple[int, ...]) -> TensorType:
-        """The type that graph value `name` has: as stored, but vectors become float32."""
+        """The type that graph value `name` has: as stored, but vectors of floats are float32."""
         if name not in self.tensors:
             raise ModelFileError(
                 f"{self.file.path} has no tensor {name}, which {self.name} models "
@@ -131,7 +140,7 @@ class Decoder:
                 f"{self.file.path}: tensor {name} is {type}, but the model's numbers ask for "
                 f"[{','.join(map(str, shape))}]; the file is damaged, download it again."
             )
-        return tensor("f32", *shape) if len(shape) == 1 else type
+        return tensor("f32", *shape) if len(shape) == 1 and not name.endswith(SUFFIX) else type
 
     def weight(self, name: str, step: Step) -> WeightData:
         """The data of a weight that `graph(step)` declares."""
@@ -140,7 +149,7 @@ class Decoder:
             table = np.concatenate(tables)
             return WeightData(name, tensor("f32", *table.shape), _bytes(table))
         stored = self.tensors[name]
-        if len(stored.type.shape) == 1 and stored.type.format.name != "f32":
+        if len(stored.type.shape) == 1 and self.tensor_type(name, stored.type.shape) != stored.type:
             values = dequantise(stored.data, stored.type)
             return WeightData(name, tensor("f32", *values.shape), _bytes(values))
         return stored

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.frontends.column_order import column_order
 from hotloop.frontends.grouped import grouped, unpacked
 from hotloop.frontends.model_file import WeightData
 from hotloop.frontends.stored import Stored
@@ -28,8 +29,10 @@ PARTS = ("qweight", "qzeros", "scales", "g_idx")
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
-def gptq_weight(module: str, parts: Mapping[str, Stored], config: Mapping[str, Any]) -> WeightData:
-    """`module`.weight of its `parts`, by a GPTQ or AWQ `quantization_config`."""
+def gptq_weights(
+    module: str, parts: Mapping[str, Stored], config: Mapping[str, Any]
+) -> list[WeightData]:
+    """`module`.weight of its `parts`, and its order, by a GPTQ or AWQ `quantization_config`."""
     awq = config["quant_method"] == "awq"
     bits: int = config.get("bits", 0)
     if bits not in ((4,) if awq else (4, 8)):
@@ -43,6 +46,9 @@ def gptq_weight(module: str, parts: Mapping[str, Stored], config: Mapping[str, A
     if missing:
         raise ModelFileError(f"{module} has no {missing[0]}; download the model again.")
     words, zero_words, scales = (parts[part] for part in PARTS[:3])
+    for stored in (words, scales):
+        if len(stored.shape) != 2:
+            raise ModelFileError(f"{stored} is no matrix; download the model again.")
     per_word = 32 // bits
     rows = scales.shape[-1]
     columns = words.shape[0] * (1 if awq else per_word)
@@ -60,18 +66,18 @@ def gptq_weight(module: str, parts: Mapping[str, Stored], config: Mapping[str, A
                 f"{parts[part]} should be [{','.join(map(str, shape))}] for {bits} bits in groups "
                 f"of {group}; check the quantization_config."
             )
-    _check_order(module, parts.get("g_idx"), group)
-    order = _AWQ_ORDER if awq else None
+    order = None if awq else column_order(parts.get("g_idx"), columns, group)
+    places = _AWQ_ORDER if awq else None
     stored_less_one = not awq and config.get("checkpoint_format", "gptq") != "gptq_v2"
 
     def codes() -> NDArray[np.uint8]:
-        return np.ascontiguousarray(unpacked(words.array(), bits, int(awq), order).T)
+        return np.ascontiguousarray(unpacked(words.array(), bits, int(awq), places).T)
 
     def zeros() -> NDArray[np.int16]:
-        return unpacked(zero_words.array(), bits, 1, order).T.astype(np.int16) + stored_less_one
+        return unpacked(zero_words.array(), bits, 1, places).T.astype(np.int16) + stored_less_one
 
     return grouped(
-        f"{module}.weight",
+        module,
         f"u{bits}",
         (rows, columns),
         group,
@@ -79,15 +85,5 @@ def gptq_weight(module: str, parts: Mapping[str, Stored], config: Mapping[str, A
         codes,
         lambda: scales.floats().T,
         zeros,
+        order,
     )
-
-
-def _check_order(module: str, groups: Stored | None, group: int) -> None:
-    """Raise `UnsupportedError` where columns are in groups that are not their neighbours."""
-    if groups is not None:
-        numbers = groups.array()
-        if not np.array_equal(numbers, np.arange(numbers.size) // group):
-            raise UnsupportedError(
-                f"{module} is quantised in the order of activations (desc_act), which scatters "
-                "the columns of a group; use a file made with desc_act false, or a GGUF file."
-            )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.frontends.column_order import Order, order_weight
 from hotloop.frontends.model_file import WeightData
 from hotloop.frontends.stored import Stored
 from hotloop.ir.grouped import FILE, pack_nibbles
@@ -29,7 +30,7 @@ def format_of(kind: str, name: str, columns: int, group: int) -> str:
 
 
 def grouped(
-    name: str,
+    module: str,
     kind: str,
     shape: tuple[int, int],
     group: int,
@@ -37,13 +38,16 @@ def grouped(
     codes: Callable[[], Codes],
     scales: Callable[[], NDArray[np.float32]],
     zeros: Callable[[], NDArray[np.integer]] | None = None,
-) -> WeightData:
-    """The weight `name` [N, K] = `shape`, with a scale for each row and `group` columns.
+    order: Order | None = None,
+) -> list[WeightData]:
+    """`module`.weight [N, K] = `shape`, with a scale for each row and `group` columns.
 
     `codes` gives u8[N, K], `scales` f32 and `zeros` integers, both [N or 1, K / group rounded up,
-    or 1]; all are made of `sources`.
+    or 1]; all are made of `sources`. With an `order`, groups are of columns in that order, which is
+    the second of the results.
     """
     rows, columns = shape
+    name = f"{module}.weight"
     format = FORMATS[format_of(kind, name, columns, group)]
     first_columns = np.arange(0, columns, format.block)
 
@@ -57,12 +61,14 @@ def grouped(
         blocks["scale"] = spread(scales())
         if zeros is not None:
             blocks["zero"] = spread(zeros())
-        by_block = codes().reshape(*blocks.shape, format.block)
+        in_order = codes() if order is None else codes()[:, order]
+        by_block = in_order.reshape(*blocks.shape, format.block)
         blocks["codes"] = pack_nibbles(by_block) if kind == "u4" else by_block
         return blocks.reshape(-1).view(np.uint8)
 
     made_of = tuple(source.bytes() for source in sources)
-    return WeightData(name, TensorType(format, shape), make, made_of)
+    weight = WeightData(name, TensorType(format, shape), make, made_of)
+    return [weight] if order is None else [weight, order_weight(module, order)]
 
 
 def unpacked(

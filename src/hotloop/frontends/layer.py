@@ -4,7 +4,7 @@ Tensors go by GGUF's names, without the layer's prefix. What the config says of 
 in here; what makes a family is in its own file.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,6 +22,9 @@ class Tensors(Protocol):
 
     @property
     def config(self) -> Config: ...
+
+    @property
+    def orders(self) -> Mapping[str, str]: ...
 
     def has(self, name: str) -> bool: ...
 
@@ -133,8 +136,16 @@ class LayerBuilder:
         )
 
     def linear(self, x: str, name: str, rows: int, to: str = "") -> str:
-        """x · Wᵀ with W = `name`.weight of `rows` rows, plus `name`.bias if the file has it."""
-        weight = self.weight(f"{name}.weight", rows, self.graph.types[x].shape[-1])
+        """x · Wᵀ with W = `name`.weight of `rows` rows, plus `name`.bias if the file has it.
+
+        Where W's columns are in another order, x is gathered in that order.
+        """
+        columns = self.graph.types[x].shape[-1]
+        weight = self.weight(f"{name}.weight", rows, columns)
+        order = self.decoder.orders.get(self.prefix + name)
+        if order is not None:
+            type = self.decoder.tensor_type(order, (columns,))
+            x = self.graph.gather(x, self.graph.weight(order, type))
         y = self.graph.linear(x, weight, to=to or name)
         if not self.has(f"{name}.bias"):
             return y

@@ -61,12 +61,12 @@ def weights_of(path: Path, stored: Mapping[str, Stored], config: object) -> dict
     for module, held in modules.items():
         try:
             if grouped:
-                weight = gptq.gptq_weight(module, held, config or {})
+                made = gptq.gptq_weights(module, held, config or {})
             else:
-                weight = compressed_tensors.compressed_weight(module, held)
+                made = compressed_tensors.compressed_weights(module, held)
         except (ModelFileError, UnsupportedError) as error:
             raise type(error)(f"{path}: {error}") from None
-        weights[weight.name] = weight
+        weights.update((weight.name, weight) for weight in made)
     return weights
 
 

@@ -4,11 +4,13 @@ A row's bytes are contiguous in every format, so whole rows can be taken without
 """
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.frontends.column_order import SUFFIX
 from hotloop.frontends.model_file import WeightData
 from hotloop.ir.formats import dequantise
 from hotloop.ir.types import TensorType, tensor
@@ -27,6 +29,7 @@ def split_rows(tensors: Tensors, fused: str, parts: Mapping[str, int]) -> None:
             f"tensor {fused} is {weight.type}, but the model's numbers ask for "
             f"{sum(parts.values())} rows; the file is damaged, download it again."
         )
+    order = tensors.pop(_order(fused), None)
     row_bytes, start = weight.type.nbytes // weight.type.shape[0], 0
     for name, rows in parts.items():
         type = TensorType(weight.type.format, (rows, *weight.type.shape[1:]))
@@ -35,7 +38,14 @@ def split_rows(tensors: Tensors, fused: str, parts: Mapping[str, int]) -> None:
             tensors[name] = WeightData(name, type, partial(_piece, weight, piece), (weight,))
         else:
             tensors[name] = WeightData(name, type, weight.stored[piece])
+        if order is not None:
+            tensors[_order(name)] = replace(order, name=_order(name))
         start = piece.stop
+
+
+def _order(weight: str) -> str:
+    """What the order of a weight's columns is called."""
+    return f"{weight.removesuffix('.weight')}{SUFFIX}"
 
 
 def _piece(weight: WeightData, piece: slice) -> NDArray[np.uint8]:

@@ -29,6 +29,7 @@ class GraphBuilder:
         self._declared: dict[str, list[Value]] = {"input": [], "weight": [], "state": []}
         self._ops: list[Op] = []
         self._rounded: dict[str, str] = {}
+        self._gathered: dict[tuple[str, str], str] = {}
         self._scope = ""
 
     @contextmanager
@@ -66,6 +67,13 @@ class GraphBuilder:
             self.types[result.name] = type
         self._ops.append(Op(op_name, operands, result, tuple(sorted(attrs.items()))))
         return result.name if result else ""
+
+    def gather(self, x: str, order: str) -> str:
+        """The columns of x in an order; once, however often it is asked for."""
+        if (x, order) not in self._gathered:
+            to = f"{x.removeprefix(self._scope)}.ordered"
+            self._gathered[x, order] = self.op("gather", x, order, to=to)
+        return self._gathered[x, order]
 
     def linear(self, x: str, weight: str, to: str) -> str:
         """x · weightᵀ, with x rounded to 8 bit first where the weight is quantised."""

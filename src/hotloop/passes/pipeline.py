@@ -27,7 +27,7 @@ from hotloop.ir.program import ENTRY, Kernel, Part, Program, Stage, map_kernels
 from hotloop.util.remarks import Remark
 
 #: What costs a thread less for a token than waiting for another that computes it.
-_CHEAP = ("rms_norm", "layer_norm", "quantise", "combine", "route", "route_weights")
+_CHEAP = ("rms_norm", "layer_norm", "gather", "quantise", "combine", "route", "route_weights")
 
 
 def pipeline(program: Program) -> tuple[Program, list[Remark]]:

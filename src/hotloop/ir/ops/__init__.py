@@ -11,7 +11,7 @@ needs, is what the pipeline pass asks before it lets two ops share a stage:
 - `features`: a row is an element of the last dimension, for all T tokens (linear, add, …);
 - `heads`: a row is one (key-value head, token) pair (attention);
 - `shares`: a row is an equal share of the work that the position asks for (attend);
-- `tokens`: a row is one token's whole vector (norms, quantise, embed);
+- `tokens`: a row is one token's whole vector (norms, quantise, gather, embed);
 - `one`: the op is a single tile (sampling).
 """
 
@@ -24,6 +24,7 @@ from hotloop.ir.ops import (
     elementwise,
     embed,
     experts,
+    gather,
     heads,
     linear,
     norm,
@@ -57,6 +58,7 @@ _MODULES = (
     attention,
     elementwise,
     experts,
+    gather,
     heads,
     sampling,
     speculation,
