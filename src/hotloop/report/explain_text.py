@@ -75,7 +75,8 @@ def _bytes(e: Explanation) -> Table:
     table = _table("what", "stored as", *numbers, "made at load of", right=numbers)
     for format_name, nbytes in sorted(e.traffic.weights.items(), key=lambda item: -item[1]):
         bits = f"{e.bits[format_name]:.2f}" if format_name in e.bits else ""
-        table.add_row("weights", format_name, size(nbytes), bits, FORMATS[format_name].made_of)
+        what = "orders of columns" if format_name == "i32" else "weights"
+        table.add_row(what, format_name, size(nbytes), bits, FORMATS[format_name].made_of)
     table.add_row("all weights", "", size(e.traffic.weight_bytes), style="bold")
     table.add_row("KV cache, per position before", e.kv_cache, size(e.traffic.kv_per_position))
     return table
