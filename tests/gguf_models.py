@@ -24,6 +24,7 @@ ARCHITECTURES = {
     "llama": "llama",
     "mistral": "llama",
     "mixtral": "llama",
+    "cohere": "command-r",
     "gemma3_text": "gemma3",
     "gpt_neox": "gptneox",
     "gpt_oss": "gpt-oss",
