@@ -3,27 +3,24 @@
 import json
 import os
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from hotloop.backends.cpu import host_machine
 from hotloop.backends.cpu.kernel_probe import OpCase
-from hotloop.backends.cpu.probes import LaunchProbe
 from hotloop.backends.cpu.team import Team
 from hotloop.backends.dataflow.work import Workload
 from hotloop.cli.main import main
 from hotloop.machine.hardware import Hardware
 from hotloop.machine.load import find, from_toml, to_toml
-from hotloop.predict import host
+from hotloop.predict import host, reference
 from hotloop.predict.cpu import (
     POSITIONS,
     Costs,
     Kernels,
-    Shape,
     costs_of,
-    fit,
     op_cases,
     shape,
     stream_cases,
@@ -32,6 +29,8 @@ from hotloop.predict.models import open_shapes
 from hotloop.predict.prediction import Programs, predict, team
 from hotloop.util.errors import CacheError, UsageError
 
+TINY = Path(__file__).parent / "data" / "tiny" / "llama"
+
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
@@ -39,19 +38,29 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path))
     monkeypatch.setattr(host_machine, "MEMORY_BYTES", 8 << 20)
     monkeypatch.setattr(host_machine, "READS", 1)
-    monkeypatch.setattr(host_machine, "LONG", 1e-5)
+    monkeypatch.setattr(host, "ROUNDS", 1)
+    monkeypatch.setattr(host, "REFERENCE_ROUNDS", 2)
+    monkeypatch.setattr(reference, "LONG", 64)
+    monkeypatch.setattr(reference, "TOKENS", 2)
+    small = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
+    changes = {**small, "num_key_value_heads": 1, "num_hidden_layers": 3, "vocab_size": 64}
+    monkeypatch.setattr(reference, "CONFIG", {**reference.CONFIG, **changes})
     return tmp_path
 
 
 @pytest.mark.usefixtures("quick")
 def test_the_probes_find_a_machine_that_can_be_written_and_read() -> None:
-    probed = host_machine.probe_host()
+    probed = host.host_machine()
     again = from_toml(to_toml(probed), "host")
+    assert host.known_host() == again
     assert again.kind == "cpu"
     assert again["cores"] >= 1
     for threads in host_machine.thread_counts(int(again["cores"])):
         assert again.at("memory_bandwidth", threads) > 1e8
-        assert again.at("start", threads) < 1
+        assert 0 <= again.at("start", threads) < 1
+        costs = costs_of(again, threads, 1e6)
+        assert len(costs.launches) == 3
+        assert min(work for work, _ in costs.launches) > 0
     assert again["memory_size"] > 1e8
 
 
@@ -73,16 +82,29 @@ def test_cache_sizes_as_linux_writes_them(tmp_path: Path) -> None:
     assert host_machine.cache_sizes(tmp_path / "none") == {}
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_the_launch_probe_ends_and_measures_time(threads: int) -> None:
-    crew = Team(threads)
+@pytest.mark.usefixtures("quick")
+def test_stages_and_launches_are_what_rungs_differ_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    crew = Team(2)
+    made = reference.Reference(crew)
     try:
-        probe = LaunchProbe(crew)
-        assert 0 <= probe.launch_seconds() < 1
-        assert 0 <= probe.launch_seconds(2e-5) < 1
-        assert 0 < probe.barrier_seconds() < 1
+        made.measure()
     finally:
+        made.close()
         crew.close()
+    assert all(seconds >= 0 for seconds in asdict(made.boundaries).values())
+    ops = len(made.shapes["ops", reference.SHORT].launches)
+    fused = len(made.shapes["fused", reference.SHORT].launches)
+    assert fused == 3 + 3  # layers, and embedding, head, end
+    seconds = {"looped": 1e-3, "pipelined": 1e-3}
+    seconds |= {"ops": 1e-3 + (ops - 1) * 2e-5, "fused": 1e-3 + (fused - 1) * 5e-5}
+    monkeypatch.setattr(
+        made, "samples", {key: [seconds[key[0]], 1.0, seconds[key[0]]] for key in made.samples}
+    )
+    found = made.boundaries
+    assert found.start_short == pytest.approx(2e-5)
+    assert found.start == found.start_long == pytest.approx(5e-5)
+    assert found.start_work == pytest.approx(1e-3 / fused)
+    assert found.stage_sync == 0  # nothing is saved
 
 
 def test_the_host_is_probed_once_a_day(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +115,7 @@ def test_the_host_is_probed_once_a_day(quick: Path, monkeypatch: pytest.MonkeyPa
         return find("m4-max")
 
     monkeypatch.setattr(host_machine, "probe_host", probe)
+    monkeypatch.setattr(host, "_boundaries", lambda threads: [])
     assert host.known_host() is None
     assert host.find_machine("host")["cores"] == 12
     assert host.find_machine("host")["cores"] == 12
@@ -115,6 +138,7 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(
 ) -> None:
     (tmp_path / "machines").write_text("a file")
     monkeypatch.setattr(host_machine, "probe_host", lambda progress: find("m4-max"))
+    monkeypatch.setattr(host, "_boundaries", lambda threads: [])
     with pytest.raises(CacheError, match="cannot be written"):
         host.find_machine("host")
 
@@ -150,36 +174,39 @@ def test_what_a_cache_holds_is_read_at_its_speed() -> None:
     assert costs_of(epyc, 96, 300e6).stream == epyc["memory_bandwidth"]
 
 
-def test_the_fit_finds_the_costs_that_made_the_times() -> None:
-    made, load = programs(), Workload(1024)
-    shapes = {rung: shape(made[rung], load) for rung in ("ops", "fused", "looped", "tokens")}
-    plain = Costs(20e9, 1.5e-6, 0, 0, threads=4)
-
-    def mean(found: Shape) -> float:
-        return found.seconds(plain) / len(found.launches)
-
-    true = replace(
-        plain,
-        launch_short=2e-5,
-        launch_long=8e-5,
-        short=mean(shapes["ops"]),
-        long=mean(shapes["fused"]),
-    )
-    measured = {rung: found.seconds(plain) for rung, found in shapes.items()}
-    measured["ops"] += len(shapes["ops"].launches) * 2e-5
-    measured["fused"] += len(shapes["fused"].launches) * 8e-5
-    fitted = fit(measured, shapes, 20e9, 4, Kernels())
-    for name in ("stream", "stage", "launch_short", "launch_long", "short", "long"):
-        assert getattr(fitted, name) == pytest.approx(getattr(true, name), rel=1e-6), name
-    assert fitted.launch(0) == fitted.launch_short
-    assert fitted.launch(1) == fitted.launch_long
+def test_a_launch_costs_by_the_line_between_those_that_were_measured() -> None:
+    costs = Costs(20e9, 0, ((1e-5, 2e-5), (1e-4, 6e-5), (3e-4, 1e-5)))
+    works = (0.0, 1e-5, 5.5e-5, 1e-4, 2e-4, 1.0)
+    expected = (2e-5, 2e-5, 4e-5, 6e-5, 3.5e-5, 1e-5)
+    assert [costs.launch(work) for work in works] == pytest.approx(expected)
+    assert Costs(20e9, 0).launch(1e-4) == 0
+    epyc = costs_of(find("epyc-9654"), 96, 1e9)
+    assert epyc.launch(1e-6) == epyc.launch(1.0) == find("epyc-9654")["start"]
 
 
-def test_times_that_no_cost_explains_give_costs_of_nothing() -> None:
-    made, load = programs(), Workload(1024)
-    shapes = {rung: shape(made[rung], load) for rung in ("ops", "fused", "looped", "tokens")}
-    fitted = fit(dict.fromkeys(shapes, 1e-6), shapes, 20e9, 4, Kernels())
-    assert (fitted.stage, fitted.launch_short, fitted.launch_long) == (0, 0, 0)
+@pytest.mark.usefixtures("quick")
+def test_kernels_are_probed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Programs(open_shapes(str(TINY)), 64, 1)
+    shapes = [made.shape("tokens", Workload(64))]
+    asked: list[int] = []
+
+    def progress(done: int, total: int | None, what: str) -> None:
+        asked.append(done)
+
+    found = host.host_kernels(shapes, 1, progress)
+    assert set(found.rows) == set(op_cases(shapes))
+    assert set(found.streams) == set(stream_cases(shapes))
+    assert min(*found.rows.values(), *found.streams.values()) > 0
+    probes = len(asked)
+    assert probes == len(found.rows) + len(found.streams)
+    assert host.host_kernels(shapes, 1, progress) == found
+    assert len(asked) == probes
+    more = [*shapes, made.shape("tokens", Workload(64, batch=2))]
+    host.host_kernels(more, 1, progress)
+    assert len(asked) > probes
+    next(host._path(".json").parent.glob("*.json")).write_text("[1]")
+    monkeypatch.setattr(host, "PROBE_SECONDS", -1.0)
+    assert host.host_kernels(shapes, 1) == Kernels()  # too late for any
 
 
 def test_kernels_take_what_was_probed_of_them() -> None:
@@ -188,7 +215,7 @@ def test_kernels_take_what_was_probed_of_them() -> None:
     found = shape(made["tokens"], load)
     streams = dict.fromkeys(stream_cases([found]), 10000000000.0)
     rows = dict.fromkeys(op_cases([found]), 1e-06)
-    memory = Costs(40e9, 0, 0, 0, threads=4)
+    memory = Costs(40e9, 0, threads=4)
     assert found.seconds(memory) == pytest.approx(found.nbytes / 40e9)
     streamed = replace(memory, kernels=Kernels(streams=streams))
     slow = sum(p.weight_bytes + p.cache_bytes for p in found.pieces if p.stream)

@@ -70,8 +70,10 @@ def predict(
 ) -> None:
     """Predict a token's time on a machine that is not here."""
     from hotloop.backends.dataflow.simulate import Mode
+    from hotloop.backends.dataflow.work import Workload
     from hotloop.predict import prediction, table
-    from hotloop.predict.host import find_machine
+    from hotloop.predict.cpu import UNPROBED
+    from hotloop.predict.host import HOST, find_machine, host_kernels
     from hotloop.predict.models import open_shapes
     from hotloop.report.simulated import timeline_trace
 
@@ -81,16 +83,29 @@ def predict(
     mode = Mode(software=orchestration == "software")
     team = prediction.team(hardware, threads)
     programs = prediction.Programs(open_shapes(model, weights), context, team)
+    small = (
+        None if draft is None else prediction.Programs(open_shapes(draft, weights), context, team)
+    )
+    kernels = UNPROBED
+    if machine == HOST:
+        load = Workload(context, batch)
+        shapes = prediction.needed_shapes(programs, hardware, load, schedule)
+        if small is not None:
+            shapes += prediction.needed_shapes(small, hardware, load)
+            shapes += prediction.needed_shapes(
+                programs, hardware, Workload(context, batch, draft_tokens + 1)
+            )
+        with progress_bar() as progress:
+            kernels = host_kernels(shapes, team, progress)
     values: dict[str, object] = {}
-    if draft is None:
+    if small is None:
         predicted = prediction.predict(
-            programs, hardware, batch=batch, schedule=schedule, mode=mode
+            programs, hardware, batch=batch, schedule=schedule, mode=mode, kernels=kernels
         )
     else:
-        small = prediction.Programs(open_shapes(draft, weights), context, team)
         speculation = prediction.Speculation(draft_tokens, acceptance)
         tok_s, predicted = prediction.predict_speculative(
-            programs, small, speculation, hardware, batch=batch, mode=mode
+            programs, small, speculation, hardware, batch=batch, mode=mode, kernels=kernels
         )
         values = {"speculative_tok_s": tok_s, "speculative_speedup": tok_s / predicted.tok_s}
     if trace is not None:

@@ -29,7 +29,7 @@ def validate(
         typer.Option(
             "--measure",
             metavar="MODEL",
-            help="Instead, measure this model here (repeatable); the first sets the costs.",
+            help="Instead, measure this model here (repeatable).",
             show_default=False,
         ),
     ] = None,
@@ -86,7 +86,7 @@ def _measure(models: list[str], threads: list[int] | None, rounds: int, as_json:
         return
     numbers = ("threads", "position", "batch", "measured ms", "predicted ms", "error")
     for model, of_model in groupby(outcomes, key=lambda each: each.point.model):
-        table = _table((*numbers[:3], "rung", *numbers[3:], ""), numbers)
+        table = _table((*numbers[:3], "rung", *numbers[3:]), numbers)
         for each in of_model:
             table.add_row(
                 str(each.point.threads),
@@ -96,10 +96,9 @@ def _measure(models: list[str], threads: list[int] | None, rounds: int, as_json:
                 f"{each.measured:.2f}",
                 f"{each.predicted:.2f}",
                 f"{each.error:+.0%}",
-                "fitted" if each.fitted else "held out",
             )
         stdout().print(Text(f"\n{model}"), table)
-    stdout().print(f"\nHeld out: median error {median:.0%}, largest {largest:.0%}.")
+    stdout().print(f"\nMedian error {median:.0%}, largest {largest:.0%}.")
 
 
 def _table(columns: Sequence[str], numbers: Sequence[str]) -> "Table":

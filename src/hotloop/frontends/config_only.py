@@ -5,6 +5,7 @@ of their shapes. The tensors have types and no bytes: who reads them gets zeros.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -43,7 +44,17 @@ def open_config(path: Path, weights: str | None = None) -> Decoder:
     return _without_weights(path, read_json(path), weights)
 
 
-def _without_weights(path: Path, config: dict[str, object], weights: str | None) -> Decoder:
+def open_values(name: str, config: Mapping[str, object], weights: str) -> Decoder:
+    """The model of a config's values, its matrices stored as `weights`; all numbers are zero."""
+    made = _without_weights(Path(name), config, weights)
+    zeros = {
+        name: WeightData(weight.name, weight.type, np.zeros(weight.type.nbytes, np.uint8))
+        for name, weight in made.tensors.items()
+    }
+    return replace(made, tensors=zeros)
+
+
+def _without_weights(path: Path, config: Mapping[str, object], weights: str | None) -> Decoder:
     """The decoder of a config.
 
     Its family sees bf16, which every adaptation of tensors takes, and what it makes of them gets

@@ -7,8 +7,9 @@
     each      what every thread computes for itself takes as long on many threads as on one
     stage     every thread waits for the last one's last tile, finds what others have written, and
               starts a new stream: about the same for every stage
-    launch    waking parked threads and joining them: more after a long launch than after a short
-              one, since a core that has slept for long wakes slowly
+    launch    waking parked threads and joining them. The threads of a launch end together, and
+              whether one of them is asleep when the next begins is a race that long launches lose
+              less often (`hotloop.predict.reference`): so what a launch costs depends on its work
 
 Nothing here knows which rung it looks at: rungs differ in their ops' stages and launches.
 """
@@ -56,28 +57,32 @@ class Kernels:
         return max(least, first + slope * (position - POSITIONS[0]))
 
 
+#: Where no kernel was probed, memory and synchronisation are all there is.
+UNPROBED = Kernels()
+
+
 @dataclass(frozen=True)
 class Costs:
     """Of a team of so many threads: bytes per second, and seconds.
 
-    `stream` is what the threads read of memory. A launch of `short` seconds of work costs
-    `launch_short` besides, one of `long` or more `launch_long`; between them it lies on a line.
+    `stream` is what the threads read of memory. `launches` are pairs: a launch of so much work
+    costs so much besides. Between two of them it lies on a line, and outside as at the nearest.
     """
 
     stream: float
     stage: float
-    launch_short: float
-    launch_long: float
-    short: float = 5e-6
-    long: float = 1e-4
+    launches: tuple[tuple[float, float], ...] = ((0.0, 0.0),)
     threads: int = 1
-    kernels: Kernels = Kernels()
+    kernels: Kernels = UNPROBED
 
     def launch(self, work: float) -> float:
-        if self.long <= self.short:
-            return self.launch_long
-        part = min(1.0, max(0.0, (work - self.short) / (self.long - self.short)))
-        return self.launch_short + part * (self.launch_long - self.launch_short)
+        """Seconds that a launch of `work` seconds costs besides."""
+        points = sorted(self.launches)
+        below = max((at for at in points if at[0] <= work), default=points[0])
+        above = min((at for at in points if at[0] >= work), default=points[-1])
+        if above[0] <= below[0]:
+            return below[1]
+        return below[1] + (work - below[0]) / (above[0] - below[0]) * (above[1] - below[1])
 
 
 def read_rate(hardware: Hardware, threads: int, nbytes: float) -> float:
@@ -87,16 +92,19 @@ def read_rate(hardware: Hardware, threads: int, nbytes: float) -> float:
     return hardware.at(name, threads)
 
 
-def costs_of(hardware: Hardware, threads: int, nbytes: float) -> Costs:
+def costs_of(hardware: Hardware, threads: int, nbytes: float, kernels: Kernels = UNPROBED) -> Costs:
     """The costs that a description gives for a team that reads `nbytes` in each step."""
-    long = hardware.at("start", threads)
-    short = hardware.at("start_short", threads) if hardware.has("start_short") else long
+    starts = [name for name in ("start_short", "start", "start_long") if hardware.has(name)]
+    works = [f"{name}_work" for name in starts]
     return Costs(
         stream=read_rate(hardware, threads, nbytes) * hardware.get("memory_share", 1.0),
         stage=hardware.at("stage_sync", threads),
-        launch_short=short,
-        launch_long=long,
+        launches=tuple(
+            (hardware.at(work, threads) if hardware.has(work) else 0.0, hardware.at(name, threads))
+            for work, name in zip(works, starts, strict=True)
+        ),
         threads=threads,
+        kernels=kernels,
     )
 
 
@@ -265,31 +273,3 @@ class _Stages:
                 window = numbers.get(param, window) if attr == "window" else window
             position = min(position, int(window) - 1) if window else position
         return Piece(spec, position, spec.rows, tiles, work.streamed - cache, cache)
-
-
-def fit(
-    measured: Mapping[str, float],
-    shapes: Mapping[str, Shape],
-    stream: float,
-    threads: int,
-    kernels: Kernels,
-) -> Costs:
-    """The costs that give the measured seconds per step of one model, context and team.
-
-    From `tokens` and `looped`, whose stages differ, what a stage costs; from `fused` and `ops`,
-    whose launches differ, what launches cost. What kernels take is not fitted.
-    """
-    costs = Costs(stream, 0.0, 0.0, 0.0, threads=threads, kernels=kernels)
-    few, many = shapes["tokens"], shapes["looped"]
-    more = many.seconds(costs) - few.seconds(costs)
-    stage = (measured["looped"] - measured["tokens"] - more) / (many.stages - few.stages)
-    costs = replace(costs, stage=max(0.0, stage))
-
-    def launch(rung: str) -> tuple[float, float]:
-        """(mean work of a launch, what it costs besides)."""
-        count = len(shapes[rung].launches)
-        work = sum(shapes[rung].works(costs))
-        return work / count, max(0.0, measured[rung] - work) / count
-
-    (short, at_short), (long, at_long) = launch("ops"), launch("fused")
-    return replace(costs, launch_short=at_short, launch_long=at_long, short=short, long=long)

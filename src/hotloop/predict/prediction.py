@@ -19,12 +19,14 @@ from hotloop.ir.verify import verify
 from hotloop.machine.hardware import Hardware
 from hotloop.machine.machine import Machine
 from hotloop.passes.library import library
-from hotloop.predict.cpu import costs_of, read_rate, shape
+from hotloop.predict.cpu import UNPROBED, Kernels, Shape, costs_of, read_rate, shape
 from hotloop.report.counts import count
 from hotloop.util.errors import OutOfMemoryError, UsageError
 
 #: What a machine runs unless asked otherwise.
 SCHEDULES = {"gpu": "library", "dataflow": "looped", "cpu": "tokens"}
+#: What `speedup_looped` compares.
+COMPARED = ("fused", "looped")
 #: Tokens that a generation in one launch is averaged over.
 TOKENS = 4
 #: Tokens of a generation that a CPU makes in one launch.
@@ -43,10 +45,24 @@ class Programs:
         self.cores = cores
         self._machine = Machine(decoder.name, cores)
         self._programs: dict[str, Program] = {}
+        self._shapes: dict[tuple[str, Workload], Shape] = {}
 
     @cached_property
     def graph(self) -> Graph:
         return self.decoder.graph(Step(context=self.context))
+
+    def shape(self, schedule: str, load: Workload) -> Shape:
+        """What a CPU's step takes: of a program that is made for so many tokens."""
+        key = schedule, load
+        if key not in self._shapes:
+            program = self[schedule]
+            if load.rows > 1:
+                follows = load.batch == 1  # tokens that follow each other are checked guesses
+                step = Step(load.rows, self.context, batch=not follows, speculates=follows)
+                graph = self.decoder.graph(step)
+                program = compile_graph(graph, self._machine, schedule).program
+            self._shapes[key] = shape(program, Workload(load.context))
+        return self._shapes[key]
 
     def __getitem__(self, schedule: str) -> Program:
         if schedule not in self._programs:
@@ -127,17 +143,19 @@ def predict(
     batch: int = 1,
     schedule: str | None = None,
     mode: Mode | None = None,
+    kernels: Kernels = UNPROBED,
 ) -> Prediction:
     """The prediction for steps that add a token to each of `batch` sequences of full context.
 
-    Raises `OutOfMemoryError` where weights and caches do not fit in the machine's memories.
+    `kernels` are what was probed of a CPU's (`needed_shapes` says of which programs). Raises
+    `OutOfMemoryError` where weights and caches do not fit in the machine's memories.
     """
     load = Workload(programs.context, batch)
     schedule = schedule or SCHEDULES[hardware.kind]
     mode = replace(mode or Mode(), spilled=spilled(programs, hardware, load))
     times = {
-        name: timeline(programs, hardware, load, name, mode)
-        for name in {schedule, "fused", "looped"}
+        name: timeline(programs, hardware, load, name, mode, kernels=kernels)
+        for name in {schedule, *COMPARED}
     }
     seconds = times[schedule].seconds
     step_bytes = times[schedule].streamed * hardware["sockets"]
@@ -163,6 +181,14 @@ def predict(
     )
 
 
+def needed_shapes(
+    programs: Programs, hardware: Hardware, load: Workload, schedule: str | None = None
+) -> list[Shape]:
+    """Of a CPU: what `predict` looks at."""
+    names = {schedule or SCHEDULES[hardware.kind], *COMPARED}
+    return [programs.shape(name, load) for name in sorted(names)]
+
+
 def timeline(
     programs: Programs,
     hardware: Hardware,
@@ -171,21 +197,24 @@ def timeline(
     mode: Mode,
     *,
     record: bool = False,
+    kernels: Kernels = UNPROBED,
 ) -> Timeline:
     """A step of one schedule; bytes and seconds are per step, also where a launch makes several.
 
     A CPU's step has no spans: its time is a sum (`hotloop.predict.cpu`).
     """
     if hardware.kind == "cpu":
-        return _cpu_step(programs, hardware, load, schedule)
+        return _cpu_step(programs, hardware, load, schedule, kernels)
     steps = TOKENS if schedule == "tokens" else 1
     run = simulate(programs[schedule], hardware, load, mode, steps=steps, record=record)
     return replace(run, streamed=run.streamed / steps)
 
 
-def _cpu_step(programs: Programs, hardware: Hardware, load: Workload, schedule: str) -> Timeline:
-    found = shape(programs[schedule], load)
-    costs = costs_of(hardware, programs.cores, found.nbytes)
+def _cpu_step(
+    programs: Programs, hardware: Hardware, load: Workload, schedule: str, kernels: Kernels
+) -> Timeline:
+    found = programs.shape(schedule, load)
+    costs = costs_of(hardware, programs.cores, found.nbytes, kernels)
     per_step = 1 / GENERATION if schedule == "tokens" else 1.0
     seconds = found.seconds(costs, per_step)
     return Timeline(seconds, len(found.launches), found.nbytes, (), ())
@@ -264,17 +293,18 @@ def predict_speculative(
     *,
     batch: int = 1,
     mode: Mode | None = None,
+    kernels: Kernels = UNPROBED,
 ) -> tuple[float, Prediction]:
     """Tokens per second of all sequences, with the plain prediction of the target.
 
     Draft and target lie in the machine together and take turns.
     """
-    plain = predict(target, hardware, batch=batch, mode=mode)
+    plain = predict(target, hardware, batch=batch, mode=mode, kernels=kernels)
     mode = mode or Mode()
     schedule = SCHEDULES[hardware.kind]
     context = target.context
-    drafting = timeline(draft, hardware, Workload(context, batch), schedule, mode)
+    drafting = timeline(draft, hardware, Workload(context, batch), schedule, mode, kernels=kernels)
     checked = Workload(context, batch, speculation.tokens + 1)
-    checking = timeline(target, hardware, checked, schedule, mode)
+    checking = timeline(target, hardware, checked, schedule, mode, kernels=kernels)
     seconds = speculation.tokens * drafting.seconds + checking.seconds
     return batch * speculation.expected / seconds, plain

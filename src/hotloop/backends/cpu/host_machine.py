@@ -1,4 +1,4 @@
-"""This host as a machine's description: every number probed, with the probe as its source."""
+"""This host's memory and caches, as numbers of a machine's description with their sources."""
 
 import os
 import statistics
@@ -7,7 +7,6 @@ from pathlib import Path
 
 from hotloop.backends.cpu.arena import available_bytes
 from hotloop.backends.cpu.bandwidth import ReadProbe
-from hotloop.backends.cpu.probes import LaunchProbe
 from hotloop.backends.cpu.team import Team
 from hotloop.lang.target import host
 from hotloop.machine.hardware import FIELDS, Hardware
@@ -17,8 +16,6 @@ from hotloop.machine.quantity import Dimension, Quantity
 #: A buffer that few caches hold, and the part of the free memory that a probe may take.
 MEMORY_BYTES, MEMORY_PART = 512 << 20, 4
 READS = 5
-#: Seconds of work in a launch: an op's, a layer's.
-SHORT, LONG = 5e-6, 1e-4
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _VECTORS = (("avx512f", 512), ("avx2", 256))
 
@@ -26,13 +23,15 @@ Progress = Callable[[int, int | None, str], None]
 
 
 def probe_host(progress: Progress = lambda done, total, what: None) -> Hardware:
-    """Measure this host; takes a few seconds for each number of threads."""
+    """Measure what threads read; takes a few seconds for each number of threads.
+
+    What launches cost is missing: that takes programs (`predict.reference`).
+    """
     counts = thread_counts(available_threads())
     quantities = dict(_facts())
     for done, threads in enumerate(counts):
         progress(done, len(counts), f"probe {threads} threads")
         quantities.update(_reads(threads, quantities))
-        quantities.update(_launches(threads))
     quantities = {name: quantities[name] for name in sorted(quantities, key=_order)}
     return Hardware("host", cpu_name(), "cpu", quantities)
 
@@ -97,23 +96,5 @@ def _reads(threads: int, known: dict[str, Quantity]) -> Iterator[tuple[str, Quan
             rate = 1e9 * statistics.median(probe.gbps() for _ in range(READS))
             source = f"{threads} threads read {nbytes / 1e6:,.1f} MB again and again"
             yield f"{name}.{threads}", Quantity(rate, "rate", source, "measured")
-    finally:
-        team.close()
-
-
-def _launches(threads: int) -> Iterator[tuple[str, Quantity]]:
-    def time(seconds: float, source: str) -> Quantity:
-        return Quantity(seconds, "time", source, "measured")
-
-    team = Team(threads)
-    try:
-        probe = LaunchProbe(team)
-        long, short = probe.launch_seconds(LONG), probe.launch_seconds(SHORT)
-        yield f"start.{threads}", time(long, f"launches of {1e6 * LONG:.0f} µs, threads parked")
-        yield f"start_short.{threads}", time(short, f"launches of {1e6 * SHORT:.0f} µs, parked")
-        yield f"stage_sync.{threads}", time(probe.barrier_seconds(), "barriers in one launch")
-        team.set_wake("spinning")
-        spinning = probe.launch_seconds(LONG)
-        yield f"start_spinning.{threads}", time(spinning, "launches of 100 µs, threads spin")
     finally:
         team.close()
