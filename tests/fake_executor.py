@@ -6,6 +6,7 @@ back through the page table, and fails where it is not what the row says.
 
 from __future__ import annotations
 
+import threading
 import time
 import zlib
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.runtime.bell import Bell
 from hotloop.runtime.executor import Deliver, Row
 
 NOTHING = -1
@@ -69,7 +71,12 @@ class FakeExecutor:
         self.pause = pause
         self.memory = np.full((pages, page), NOTHING)
         self.calls: list[str] = []
+        self.bell = Bell()
         self._logits: list[NDArray[np.float32]] = []
+        self._looking = threading.Lock()
+        self._deliver: Deliver | None = None
+        self._new: list[list[int]] = []
+        self._goes_on = True
 
     def prefill(
         self, tokens: Sequence[int], position: int, table: Sequence[int], head: bool = False
@@ -91,6 +98,13 @@ class FakeExecutor:
         assert 0 < len(rows) <= self.rows
         assert steps > 0
         self.calls.append(f"decode {len(rows)} x {steps}")
+        self._new, self._deliver, self._goes_on = [[] for _ in rows], deliver, True
+        self.look()
+        self._generate(rows, steps)
+        self.look()
+        self._deliver = None
+
+    def _generate(self, rows: Sequence[Row], steps: int) -> None:
         sequences = [list(row.tokens) for row in rows]
         for _ in range(steps):
             new = []
@@ -102,13 +116,26 @@ class FakeExecutor:
             time.sleep(self.pause)
             for tokens, token in zip(sequences, new, strict=True):
                 tokens.append(token)
+            self._publish(new)
             ended = any(
                 tokens[-1] in row.sampling.stop_ids or len(tokens) >= row.limit
                 for row, tokens in zip(rows, sequences, strict=True)
             )
             self._logits = [self._row_logits(tokens[:-1]) for tokens in sequences]
-            if not deliver([[token] for token in new]) or ended:
+            if ended or not self._goes_on:
                 return
+
+    def _publish(self, tokens: Sequence[int]) -> None:
+        with self._looking:
+            for new, token in zip(self._new, tokens, strict=True):
+                new.append(token)
+        self.bell.ring()
+
+    def look(self) -> None:
+        with self._looking:
+            if self._deliver is not None:
+                new, self._new = self._new, [[] for _ in self._new]
+                self._goes_on = self._deliver(new) and self._goes_on
 
     def logits(self, row: int) -> NDArray[np.float32]:
         return self._logits[row]

@@ -63,6 +63,7 @@ CONTROL = np.dtype(
         ("stop_count", "<i4"),  # how many of stop_ids are valid
         ("stop_ids", "<i4", (32,)),
         ("cancel", "<i4"),  # set by Python: stop after the token in flight
+        ("bell", "<i4"),  # 1 + the file descriptor that a byte is written to at each step; 0: none
         ("finish", "<i4"),  # set by the launch: 0 running, 1 length, 2 stop token, 3 cancelled
         ("steps", "<i4"),  # of a launch that speculates: passes over the model …
         ("drafted", "<i4"),  # … and tokens that were guessed for them

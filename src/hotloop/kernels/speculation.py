@@ -5,7 +5,7 @@ Guessing is serial, but short: one look at the history, which is 3 µs for 8,192
 
 from hotloop.ir.ops.speculation import LONGEST, NONE, SHORTEST, guessing
 from hotloop.kernels.control import field, read
-from hotloop.kernels.emit import publish
+from hotloop.kernels.emit import publish, ring_bell
 from hotloop.kernels.tile import Tile, kernel
 from hotloop.lang import (
     Pointer,
@@ -90,6 +90,7 @@ def accept(tile: Tile) -> None:
         row.set(row + 1)
         guessed = tokens.cast(i32).load(minimum(row, most - 1)).equals(token)
         more.set((guessed & (row < most) & finish.equals(0)).to(i32))
+    ring_bell(control)
 
 
 def _count(tokens: Pointer, most: int, control: Pointer) -> None:

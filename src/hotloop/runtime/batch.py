@@ -9,8 +9,7 @@ import operator
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,8 +21,8 @@ from hotloop.compiler import compile_graph
 from hotloop.frontends.decoder import Decoder, Step
 from hotloop.ir.types import CONTROL
 from hotloop.machine.host import host
+from hotloop.runtime.bell import Bell
 from hotloop.runtime.executor import Deliver, Row
-from hotloop.runtime.pace import Pace
 from hotloop.runtime.session import PROMPT_BLOCK
 
 
@@ -60,7 +59,10 @@ class BatchExecutor:
         self._control = self._state.view("control").view(CONTROL)
         self._bias = self._state.view("bias")
         self._published = _Published(self._control, self._ring)
-        self._launches = ThreadPoolExecutor(1, "hotloop-launch")
+        self.bell = Bell()
+        self._control["bell"] = self.bell.address
+        self._running: _Running | None = None
+        self._looking = threading.Lock()
         self._last: Executable | None = None
         self._compiling = threading.Lock()
 
@@ -105,29 +107,28 @@ class BatchExecutor:
 
     def decode(self, rows: Sequence[Row], steps: int, deliver: Deliver) -> None:
         program = self._ready(rows, steps)
-        starts = [len(row.tokens) for row in rows]
-        ended = threading.Lock()  # released at the end: nothing is cheaper to wait for
-        ended.acquire()
-        launch = self._launches.submit(program.run, len(rows), until_done=True)
-        launch.add_done_callback(lambda _: ended.release())
-        delivered, goes_on = 0, True
-        running = True
-        pace = Pace()
-        while running:
-            running = not ended.acquire(timeout=pace.nap())
+        self._running = _Running([len(row.tokens) for row in rows], deliver)
+        self.look()  # somebody may have come before there was a launch to end
+        try:
+            program.run(len(rows), until_done=True)
+            self.look()
+        finally:
+            self._running = None
+
+    def look(self) -> None:
+        with self._looking:
+            if (running := self._running) is None:
+                return
+            starts, delivered = running.starts, running.delivered
             # Rows are published one after another: a step is there when it is for all of them.
-            there = min(map(operator.sub, self._published.seen(len(rows)), starts))
-            if there > delivered:
-                pace.step(there - delivered)
-                new = [
-                    self._published.tokens(at, start + delivered, start + there)
-                    for at, start in enumerate(starts)
-                ]
-                delivered = there
-                goes_on = deliver(new) and goes_on
-            if not goes_on:
+            there = min(map(operator.sub, self._published.seen(len(starts)), starts))
+            new = [
+                self._published.tokens(at, start + delivered, start + there)
+                for at, start in enumerate(starts)
+            ]
+            running.delivered = there
+            if not running.deliver(new):
                 self._control["cancel"][0] = 1
-        launch.result()
 
     def time_decode(self, rows: Sequence[Row], steps: int) -> float:
         """Seconds that `steps` tokens of every row take, while nobody looks at them."""
@@ -167,8 +168,17 @@ class BatchExecutor:
             cache[target] = cache[source]
 
     def close(self) -> None:
-        """End the launching thread; the executor can no longer be used."""
-        self._launches.shutdown()
+        """Give back the bell; the executor can no longer be used."""
+        self.bell.close()
+
+
+@dataclass
+class _Running:
+    """A launch: how many tokens each row had before, and how many each has been given."""
+
+    starts: list[int]
+    deliver: Deliver
+    delivered: int = 0
 
 
 class _Published:

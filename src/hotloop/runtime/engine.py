@@ -1,8 +1,11 @@
 """The engine: requests join and leave while a thread of its own makes steps.
 
 A step is *schedule, run, postprocess*. What other threads ask for waits in a mailbox that is
-emptied between steps; a launch that sees something there ends at its next token. So a request
+emptied between steps; a launch ends at its next token once something is there. So a request
 that comes, or goes, waits for a token or two, and everything else happens on one thread.
+
+While a launch runs, that thread is in machine code. The launch's tokens are handed out by whoever
+hears the bell and calls `look`: the thread that wants them, so that no other need wake for them.
 """
 
 import threading
@@ -14,11 +17,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.runtime.bell import Bell
 from hotloop.runtime.executor import Executor, Row
 from hotloop.runtime.logprobs import top_logprobs
 from hotloop.runtime.pages import Pages
 from hotloop.runtime.scheduler import Chunk, Plan, Scheduler
-from hotloop.runtime.sequence import ConstraintError, Finish, Output, Sequence, TopLogprobs
+from hotloop.runtime.sequence import ConstraintError, Finish, Output, Sequence, Sink, TopLogprobs
 from hotloop.util.errors import ContextError, HotloopError, UsageError
 
 
@@ -97,6 +101,7 @@ class Engine:
             for sequence in sequences:
                 self._mailbox.append(partial(self._scheduler.add, sequence))
             self._wake.notify()
+        self.executor.look()
 
     def cancel(self, sequences: list[Sequence]) -> None:
         """End them at their next token; their sinks are not called again after that one."""
@@ -104,6 +109,17 @@ class Engine:
             for sequence in sequences:
                 self._mailbox.append(partial(self._end, sequence, Finish.CANCELLED))
             self._wake.notify()
+        self.executor.look()
+
+    @property
+    def bell(self) -> Bell:
+        """Rings when `look` has something to hand out."""
+        return self.executor.bell
+
+    def look(self) -> None:
+        """Hand the tokens that a running launch has made to their sinks."""
+        self.executor.bell.silence()
+        self.executor.look()
 
     def load(self) -> Load:
         """A picture for people and metrics; its numbers are of about the same moment."""
@@ -136,6 +152,7 @@ class Engine:
                 partial(self._end, sequence, Finish.CANCELLED) for sequence in self._alive
             )
             self._wake.notify_all()
+        self.executor.look()
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -159,7 +176,8 @@ class Engine:
             self._read(plan.chunk)
         rows = self._rows(plan)
         if rows:
-            self.executor.decode(rows, plan.steps, lambda new: self._deliver(plan.rows, new))
+            takers = [(s, None if s.single else s.sink) for s in plan.rows]
+            self.executor.decode(rows, plan.steps, partial(self._deliver, takers))
 
     def _read(self, chunk: Chunk) -> None:
         sequence, start, stop = chunk.sequence, chunk.start, chunk.stop
@@ -183,14 +201,14 @@ class Engine:
                 self._end(sequence, Finish.ERROR, str(error))
         return rows
 
-    def _deliver(self, rows: list[Sequence], new: list[list[int]]) -> bool:
+    def _deliver(self, takers: list[tuple[Sequence, Sink | None]], new: list[list[int]]) -> bool:
         """Tokens of a launch that goes on: hand them out. False where the mailbox has something."""
-        for sequence, tokens in zip(rows, new, strict=True):
+        for (sequence, sink), tokens in zip(takers, new, strict=True):
             if tokens:
                 self._scheduler.extend(sequence, tokens)
                 self._output_tokens += len(tokens)
-                if not sequence.single:
-                    sequence.sink(Output(tokens, sequence.cached))
+                if sink is not None:
+                    sink(Output(tokens, sequence.cached))
         return not self._mailbox
 
     def _postprocess(self, plan: Plan) -> None:

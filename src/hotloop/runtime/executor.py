@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.runtime.bell import Bell
 from hotloop.runtime.sampling import Sampling
 
 
@@ -30,15 +31,20 @@ class Row:
     bias: NDArray[np.float32] | None = None
 
 
-#: Takes the new tokens of each row, as they come; returns whether the launch is to go on.
+#: Takes the new tokens of each row, which may be none; returns whether the launch is to go on.
+#: It must not call the executor.
 Deliver = Callable[[list[list[int]]], bool]
 
 
 class Executor(Protocol):
-    """Programs over a paged cache. One call at a time, all from one thread.
+    """Programs over a paged cache. One call at a time, all from one thread, but for `look`.
 
     A token's bits do not depend on which rows a launch has, nor on how its prompt was cut up.
     """
+
+    @property
+    def bell(self) -> Bell:
+        """Rings when a launch has new tokens."""
 
     @property
     def page(self) -> int:
@@ -76,9 +82,13 @@ class Executor(Protocol):
         """Generate up to `steps` tokens for every row in one launch.
 
         Every row gets the same number of tokens, at least one. The launch ends early after the
-        token with which any row ends, and soon after `deliver` has returned False. Everything
-        that was generated has been delivered when it returns.
+        token with which any row ends, and at the next one after `deliver` has returned False. It is
+        called before the first token, by every `look`, and at the end: everything that was
+        generated has been delivered when `decode` returns.
         """
+
+    def look(self) -> None:
+        """Deliver what the launch that runs, if any, has by now. From any thread."""
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """float32 [vocab]: the logits of the last token of a row of the last launch."""

@@ -77,6 +77,9 @@ class Output(NamedTuple):
     error: str = ""
 
 
+Sink = Callable[[Output], None]
+
+
 @dataclass(eq=False)
 class Sequence:
     """A prompt and how to continue it; then also how far it has got.
@@ -85,13 +88,14 @@ class Sequence:
     `bias` (float32 [vocab], or None) is added to the logits; -inf forbids a token. `logprobs` asks
     for so many likeliest tokens at each position (None: for nothing). `reader` is given the values
     at every position of the prompt, but its last where something is generated. `sink` takes each
-    output. Reader and sink are called on the engine's thread and must not wait.
+    output. Reader and sink must neither wait nor call the engine; the sink is called on any thread,
+    but not twice at a time.
     """
 
     tokens: list[int]
     limit: int
     sampling: Sampling
-    sink: Callable[[Output], None]
+    sink: Sink
     bias: NDArray[np.float32] | None = None
     constraint: Constraint | None = None
     logprobs: int | None = None

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hotloop.backends.cpu.executable import Executable, SequenceState
 from hotloop.frontends.config import Config
 from hotloop.ir.ops.speculation import NONE
+from hotloop.runtime.bell import Bell
 from hotloop.runtime.sampling import Sampling
 from hotloop.util.debug import TIMINGS, debug
 from hotloop.util.errors import ContextError, UsageError
@@ -31,8 +32,6 @@ PROMPT_BLOCK = 128
 #: The same of a model with experts, each of which sees a few of these tokens only: its weights are
 #: read once for them.
 EXPERTS_BLOCK = 512
-#: How often Python looks for new tokens. A launch needs every core; looking costs it one.
-POLL_SECONDS = 0.001
 
 
 def prompt_block(config: Config) -> int:
@@ -80,6 +79,7 @@ class Session:
         self._control: NDArray[np.generic] = state.view("control")
         self._reads_blocks = False  # whether the prompt program has been made
         self._cached: list[int] = []  # tokens whose keys and values are in the cache
+        self._bell = Bell()
         self._launch: threading.Event | None = None  # set when the streaming launch has ended
         _own_all_pages(decode)
 
@@ -166,6 +166,7 @@ class Session:
         # An event of our own: a thread that is joined with a limit and interrupted by Ctrl-C
         # counts as ended in Python 3.11 (bpo-45274), though it runs on.
         ended = threading.Event()
+        bell = self._bell
 
         def drive() -> None:
             try:
@@ -174,21 +175,25 @@ class Session:
                 failure.append(error)
             finally:
                 ended.set()
+                bell.ring()
 
         control = self._control[0]
         read = int(control["published"])
         self._launch = ended
+        control["bell"] = bell.address
         threading.Thread(target=drive, name="hotloop-0", daemon=True).start()
         try:
             running = True
             while running:
-                running = not ended.wait(POLL_SECONDS)
+                bell.wait()
+                running = not ended.is_set()
                 published = int(control["published"])
                 yield from self._ring[read:published].tolist()
                 read = published
             if failure:
                 raise failure[0]
         finally:
+            control["bell"] = 0
             if self._launch is ended:
                 self.stop()
 

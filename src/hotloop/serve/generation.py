@@ -7,11 +7,13 @@ reason, cancels what still runs.
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,13 +81,12 @@ class Choice:
         self.sequence = sequence
         self.prompt = prompt
         self.made = 0
-        self.seen = 0.0  # when its last tokens came
-        self.gaps: list[float] = []  # seconds between tokens; counting them can wait
+        self.times: list[float] = []  # when its tokens came; counting them can wait
         self.cached = 0
         self.ended = False
         self._begun = False
         self._text = served.tokenizer.stream(options.special)
-        self._stops = StopFinder(options.stops)
+        self._stops = StopFinder(options.stops) if options.stops else None
         self._stop_ids = options.sampling.stop_ids
         self._held: list[Scored] = []
         self._echo = served.tokenizer.decode(prompt, special=False) if options.echo else ""
@@ -93,20 +94,23 @@ class Choice:
     def take(self, output: Output) -> Delta | None:
         """What `output` adds; None where nothing is certain yet. Sets `ended`."""
         self.cached = output.cached
+        if output.tokens:
+            self.times.append(time.perf_counter())
         text, finish = "", output.finish
         for at, token in enumerate(output.tokens):
             self.made += 1
             if output.logprobs:
                 self._held.append((token, output.logprobs[at]))
             if token not in self._stop_ids:
-                text += self._stops.push(self._text.push(token))
-            if self._stops.stopped:
+                piece = self._text.push(token)
+                text += self._stops.push(piece) if self._stops else piece
+            if self._stops and self._stops.stopped:
                 finish = Finish.STOP
                 break
         if finish is not None:
             self.ended = True
-            if not self._stops.stopped:
-                text += self._stops.push(self._text.flush()) + self._stops.flush()
+            rest = self._text.flush()
+            text += self._stops.flush(rest) if self._stops else rest
         if not text and finish is None:
             return None
         held, self._held = self._held, []
@@ -136,6 +140,7 @@ class Generation:
         self.options = options
         self._submitted = 0.0
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._arrived: deque[tuple[int, Output]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self.choices = [
@@ -165,12 +170,15 @@ class Generation:
         return Choice(index, self.served, prompt, options, sequence)
 
     def _sink(self, index: int, output: Output) -> None:
-        """On the engine's thread. A loop that has been closed has nobody left to tell."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._take, index, output)
-
-    def _take(self, index: int, output: Output) -> None:
+        """On any thread. A loop that has been closed has nobody left to tell."""
         self._arrived.append((index, output))
+        if threading.get_ident() == self._thread:
+            self._wake()
+        else:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -179,16 +187,19 @@ class Generation:
         self._submitted = time.perf_counter()
         if self.options.max_tokens == 0 and self.choices[0].sequence.reader is None:
             for choice in self.choices:
-                self._take(choice.index, Output([], 0, finish=Finish.LENGTH))
+                self._sink(choice.index, Output([], 0, finish=Finish.LENGTH))
         else:
+            self._loop.add_reader(self.served.engine.bell, self.served.engine.look)
             self.served.engine.submit([choice.sequence for choice in self.choices])
 
     def close(self) -> None:
         """Cancel what still runs, and count what ran."""
         for choice in self.choices:
-            for gap in choice.gaps:
-                self.served.metrics.between.observe(gap)
-            choice.gaps = []
+            if choice.times:
+                self.served.metrics.first.observe(choice.times[0] - self._submitted)
+            for before, after in pairwise(choice.times):
+                self.served.metrics.between.observe(after - before)
+            choice.times = []
         self._cancel([choice for choice in self.choices if not choice.ended])
 
     def _cancel(self, choices: Sequence[Choice]) -> None:
@@ -216,27 +227,14 @@ class Generation:
                 self._arrived.popleft()
                 if choice.ended:
                     continue  # tokens after a stop string
-                if (delta := self._delta(choice, output)) is not None:
-                    deltas.append(delta)
+                if (delta := choice.take(output)) is None:
+                    continue
+                deltas.append(delta)
+                if delta.finish is not None:
+                    self._left -= 1
+                    if output.finish is None:  # a stop string, of which the engine knows nothing
+                        self._cancel([choice])
         return deltas
-
-    def _delta(self, choice: Choice, output: Output) -> Delta | None:
-        if output.tokens:
-            self._note_time(choice)
-        delta = choice.take(output)
-        if delta is not None and delta.finish is not None:
-            self._left -= 1
-            if output.finish is None:  # a stop string, of which the engine knows nothing
-                self._cancel([choice])
-        return delta
-
-    def _note_time(self, choice: Choice) -> None:
-        now = time.perf_counter()
-        if choice.made:
-            choice.gaps.append(now - choice.seen)
-        else:
-            self.served.metrics.first.observe(now - self._submitted)
-        choice.seen = now
 
     def usage(self) -> dict[str, object]:
         """The JSON of `schemas.Usage`: each prompt counts once, whatever n is."""
