@@ -7,7 +7,8 @@ bytes, and text is the UTF-8 of their concatenation. `tokenizer_files.py` reads 
 
 import codecs
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from hotloop.util.errors import UsageError
@@ -85,6 +86,8 @@ class Tokenizer:
     chat_template: str | None = None
     tool_template: str | None = None
     """The chat template for conversations with tools, where the model has one of its own."""
+    _texts: tuple[dict[int, str], dict[int, str]] = field(default_factory=lambda: ({}, {}))
+    """What `TextStream` keeps, without and with the text of control tokens."""
 
     @property
     def vocab_size(self) -> int:
@@ -115,7 +118,7 @@ class Tokenizer:
 
     def stream(self, special: bool = True) -> "TextStream":
         """A decoder that takes ids one by one; no leading space is taken away."""
-        return TextStream(lambda id: self._piece(id, special))
+        return TextStream(partial(self._piece, special=special), self._texts[special])
 
     def token_text(self, id: int) -> str:
         """The text of the one token `id`; U+FFFD for a part of a character."""
@@ -128,15 +131,28 @@ class Tokenizer:
 
 
 class TextStream:
-    """Text as its tokens arrive; a character is held back until its last byte is there."""
+    """Text as its tokens arrive; a character is held back until its last byte is there.
 
-    def __init__(self, piece: Callable[[int], bytes]) -> None:
+    `texts` keeps the texts of tokens that are whole characters, so that between two tokens of a
+    launch nobody need spell them again.
+    """
+
+    def __init__(self, piece: Callable[[int], bytes], texts: dict[int, str]) -> None:
         self._piece = piece
+        self._texts = texts
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._whole = True  # whether no character is incomplete
 
     def push(self, id: int) -> str:
         """The text that token `id` completes, which may be none."""
-        return self._decoder.decode(self._piece(id))
+        if self._whole and (known := self._texts.get(id)) is not None:
+            return known
+        began_whole = self._whole
+        text = self._decoder.decode(self._piece(id))
+        self._whole = not self._decoder.getstate()[0]
+        if began_whole and self._whole:
+            self._texts[id] = text
+        return text
 
     def flush(self) -> str:
         """What is left at the end: U+FFFD where a character stayed incomplete."""

@@ -6,16 +6,17 @@ away ends its generation, and an error in the middle of a stream is its last eve
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from json.encoder import encode_basestring
 from typing import Any, Protocol, TypeVar
 
 from fastapi import Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from hotloop.serve.errors import ApiError
 from hotloop.serve.generation import Delta, Generation
+from hotloop.serve.guards import STRAIGHT
 
 T = TypeVar("T")
 
@@ -53,7 +54,7 @@ async def answer(
     if stream:
         return _EventStream(generation, made_of, usage)
     try:
-        deltas = await unless_gone(request, _collect(generation))
+        deltas = await unless_gone(request.receive, _collect(generation))
     finally:
         generation.close()
     if deltas is None:
@@ -68,11 +69,11 @@ async def _collect(generation: Generation) -> list[Delta]:
     return collected
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
     """What `work` gives; None, and it is cancelled, once the client has gone away."""
 
     async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
+        while (await receive())["type"] != "http.disconnect":
             pass
 
     tasks = (asyncio.create_task(work), asyncio.create_task(gone()))
@@ -84,44 +85,61 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | Non
             task.cancel()
 
 
-class _EventStream(StreamingResponse):
-    """Server-sent events. However it ends, also before it began, the generation is closed."""
+class _EventStream(Response):
+    """Server-sent events. However it ends, also before it began, the generation is closed.
+
+    One task goes from the engine's tokens to the connection's bytes: on the way of each token there
+    are no more calls than need be.
+    """
+
+    media_type = "text/event-stream"
 
     def __init__(self, generation: Generation, made_of: Answer, usage: bool) -> None:
-        super().__init__(
-            _events(generation, made_of, usage),
-            media_type="text/event-stream",
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
-        )
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self._generation = generation
+        self._made_of = made_of
+        self._usage = usage
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await super().__call__(scope, receive, send)
+            await unless_gone(receive, self._stream(send, scope.get(STRAIGHT, send)))
         finally:
             self._generation.close()
 
+    async def _stream(self, send: Send, straight: Send) -> None:
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self.status_code,
+                "headers": self.raw_headers,
+            }
+        )
+        made_of, generation = self._made_of, self._generation
+        if opening := b"".join(map(_sse, made_of.opening())):
+            await straight(_body(opening))
+        texts = [_TextEvents.of(made_of, choice.index) for choice in generation.choices]
+        try:
+            while deltas := await generation.more():
+                written = []
+                for delta in deltas:
+                    text_events = texts[delta.index]
+                    if text_events is not None and delta.finish is None:
+                        written.append(text_events.write(delta.text))
+                    else:
+                        written += map(_sse, made_of.events(delta))
+                body = written[0] if len(written) == 1 else b"".join(written)
+                await straight({"type": "http.response.body", "body": body, "more_body": True})
+            usage = _sse(made_of.usage_event(generation.usage())) if self._usage else b""
+            end = usage + b"data: [DONE]\n\n"
+        except ApiError as error:
+            end = _sse(error.body())
+        await straight(_body(end, more=False))
 
-async def _events(generation: Generation, made_of: Answer, usage: bool) -> AsyncIterator[bytes]:
-    for event in made_of.opening():
-        yield _sse(event)
-    texts = [_TextEvents.of(made_of, choice.index) for choice in generation.choices]
-    try:
-        while deltas := await generation.more():
-            written = []
-            for delta in deltas:
-                text_events = texts[delta.index]
-                if text_events is not None and delta.finish is None:
-                    written.append(text_events.write(delta.text))
-                else:
-                    written += map(_sse, made_of.events(delta))
-            yield b"".join(written)
-    except ApiError as error:
-        yield _sse(error.body())
-        return
-    if usage:
-        yield _sse(made_of.usage_event(generation.usage()))
-    yield b"data: [DONE]\n\n"
+
+def _body(body: bytes, more: bool = True) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": body, "more_body": more}
 
 
 class _TextEvents:

@@ -39,7 +39,7 @@ async def embed(served: Served, http: Request, request: EmbeddingsRequest) -> Re
     inputs = await in_background(prompts, served, request.input, "input", served.encode_text)
     if len(inputs) > MAX_INPUTS:
         raise ApiError(f"input has {len(inputs)} texts; at most {MAX_INPUTS}.", param="input")
-    vectors = await unless_gone(http, _vectors(served, inputs))
+    vectors = await unless_gone(http.receive, _vectors(served, inputs))
     if vectors is None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     read = sum(len(tokens) for tokens in inputs)

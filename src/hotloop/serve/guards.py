@@ -16,6 +16,9 @@ from hotloop.serve.metrics import Metrics
 
 #: What needs no key: the page itself, and the question whether the server is alive.
 OPEN_PATHS = frozenset({"/", "/health", "/static/app.js", "/static/style.css"})
+#: Where a scope has the way to the server that passes by everybody who only wants to see how a
+#: response starts. What follows the start may take it.
+STRAIGHT = "hotloop.straight"
 
 
 class KeyGuard:
@@ -90,6 +93,7 @@ class Observer:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope[STRAIGHT] = send
         started = time.perf_counter()
         path = scope["path"] if scope["path"] in self._paths else "other"
 

@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from hotloop.serve.served import Served
+from hotloop.serve.slice import take_short_slices
 from hotloop.util.errors import UsageError
 
 #: Names by which a machine calls itself.
@@ -90,6 +91,7 @@ def serve_forever(app: FastAPI, served: Served, listen: Listen, sock: socket.soc
     )
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     server = _Server(config, served, listen.grace)
+    take_short_slices()
     gc.freeze()  # the model is no garbage, and need not be looked at between tokens
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(server.serve(sockets=[sock]))

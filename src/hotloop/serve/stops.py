@@ -22,9 +22,9 @@ class StopFinder:
             return self._take(min(found), keep=False)
         return self._take(len(self._held) - self._possible())
 
-    def flush(self) -> str:
-        """What was held back, at the end of a text that did not stop."""
-        return self._take(len(self._held))
+    def flush(self, last: str = "") -> str:
+        """What was held back, and the `last` of the text, as far as it does not stop there."""
+        return self.push(last) + self._take(len(self._held))
 
     def _possible(self) -> int:
         """Characters at the end that are the beginning of a stop string, at most."""
