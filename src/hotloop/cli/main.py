@@ -28,6 +28,7 @@ from hotloop.cli import (
     run,
     serve,
     validate,
+    wrong_value,
 )
 from hotloop.util import settings
 from hotloop.util.errors import HotloopError, OutOfMemoryError, SettingError
@@ -91,8 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except typer.TyperException as error:
-        message = error.format_message().rstrip(".")
-        return _fail(f"{message}; see hotloop --help.", error.exit_code)
+        return _fail(wrong_value.message(error), error.exit_code)
     except typer.Abort:
         return _fail("input ended before the command was complete.", 1)
     except BrokenPipeError:
