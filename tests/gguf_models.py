@@ -25,6 +25,7 @@ ARCHITECTURES = {
     "mistral": "llama",
     "mixtral": "llama",
     "cohere": "command-r",
+    "phi": "phi2",
     "gemma3_text": "gemma3",
     "gpt_neox": "gptneox",
     "gpt_oss": "gpt-oss",

@@ -1,6 +1,7 @@
 """Every family against independent engines, in all dialects, on every rung."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from hotloop.compiler import SCHEDULES
 from hotloop.frontends.decoder import Decoder, Step
 from hotloop.frontends.gguf import read_gguf
 from hotloop.frontends.hf_folder import read_hf_folder
+from hotloop.frontends.model_file import WeightData
 from hotloop.frontends.models import decoder
 from hotloop.ir.formats import dequantise
 from hotloop.ir.interp import run_graph
+from hotloop.ir.types import tensor
 
 LONGROPE = "phi3_longrope"
 FAMILIES = sorted(
@@ -96,6 +99,22 @@ def test_a_gguf_file_gives_the_same(name: str, tmp_path: Path) -> None:
     found = meant(model, case["input_ids"])
     np.testing.assert_allclose(found[-1], case["logits_last"], rtol=0, atol=5e-4)
     assert found.argmax(-1).tolist() == case["argmax"]
+
+
+def test_older_files_of_phi_have_queries_keys_and_values_in_one(tmp_path: Path) -> None:
+    file = read_gguf(write("phi", tmp_path / "model.gguf"))
+    tensors = dict(file.tensors)
+    for i in range(3):
+        for kind in ("weight", "bias"):
+            parts = [tensors.pop(f"blk.{i}.attn_{part}.{kind}") for part in "qkv"]
+            type = tensor("f32", 96, *parts[0].type.shape[1:])
+            name, data = f"blk.{i}.attn_qkv.{kind}", np.concatenate([p.data for p in parts])
+            tensors[name] = WeightData(name, type, data)
+    fused, apart = decoder(replace(file, tensors=tensors)), decoder(file)
+    assert fused.tensors.keys() == apart.tensors.keys()
+    for name, weight in fused.tensors.items():
+        assert weight.type == apart.tensors[name].type
+        assert weight.data.tobytes() == apart.tensors[name].data.tobytes()
 
 
 # config.json in the layout of most published checkpoints

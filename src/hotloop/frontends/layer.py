@@ -146,11 +146,11 @@ class LayerBuilder:
         if order is not None:
             type = self.decoder.tensor_type(order, (columns,))
             x = self.graph.gather(x, self.graph.weight(order, type))
-        y = self.graph.linear(x, weight, to=to or name)
+        to = to or name
         if not self.has(f"{name}.bias"):
-            return y
-        bias = self.weight(f"{name}.bias", rows)
-        return self.graph.op("bias", y, bias, to=f"{self._local(y)}.biased")
+            return self.graph.linear(x, weight, to=to)
+        y = self.graph.linear(x, weight, to=f"{to}.product")
+        return self.graph.op("bias", y, self.weight(f"{name}.bias", rows), to=to)
 
     def qkv(self, x: str) -> tuple[str, str, str]:
         """Queries, keys and values."""
