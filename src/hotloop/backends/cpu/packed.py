@@ -36,8 +36,10 @@ class Packed:
 
 
 def checksum(data: Bytes) -> int:
-    """The sum of `data` as little-endian 64-bit words, modulo 2^64; a multiple of 8 bytes."""
-    return int(np.add.reduce(data.view("<u8"), dtype=np.uint64))
+    """The sum of `data` as little-endian 64-bit words, modulo 2^64; the last is filled with 0."""
+    whole = data.nbytes // 8 * 8
+    rest = int.from_bytes(data[whole:].tobytes(), "little")
+    return (int(np.add.reduce(data[:whole].view("<u8"), dtype=np.uint64)) + rest) % 2**64
 
 
 def read_packed(
