@@ -25,6 +25,7 @@ ARCHITECTURES = {
     "mistral": "llama",
     "mixtral": "llama",
     "cohere": "command-r",
+    "olmo3": "olmo2",
     "phi": "phi2",
     "gemma3_text": "gemma3",
     "gpt_neox": "gptneox",
@@ -87,6 +88,8 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         writer.add_uint32(key, value)
     elif isinstance(value, float):
         writer.add_float32(key, value)
+    elif isinstance(value, list):
+        writer.add_array(key, value)
     else:
         writer.add_string(key, value)
 
@@ -118,6 +121,9 @@ def _numbers(config: dict[str, Any], architecture: str) -> dict[str, Any]:
         ):
             if config.get(theirs):
                 found[key] = config[theirs]
+    if config["model_type"] == "olmo3":
+        local = [one == "sliding_attention" for one in config["layer_types"]]
+        found["attention.sliding_window_pattern"] = local
     if config.get("use_sliding_window") is False:
         found.pop("attention.sliding_window", None)
     for key in ("embedding_scale", "residual_scale", "attention.scale", "logit_scale"):

@@ -256,10 +256,14 @@ def late_windows(fields: Fields, layers: int) -> tuple[int, ...]:
 def local_layers(fields: Fields, layers: int, period: int) -> tuple[bool, ...]:
     """For each layer, whether it sees a window only.
 
-    `layer_types` says it, else the last of every `sliding_window_pattern` layers sees all, else the
-    last of every `period`; with a period of 0, none does.
+    `layer_types` says it, or a GGUF file a truth value for each; else the last of every
+    `sliding_window_pattern` layers sees all, else the last of every `period`; with a period of 0,
+    none does.
     """
     types = fields.get("", "layer_types", list, None)
+    each = fields.file.metadata.get(f"{fields.file.architecture}.attention.sliding_window_pattern")
+    if fields.gguf and isinstance(each, list):
+        types = ["sliding_attention" if one else "full_attention" for one in each]
     if types is not None:
         if len(types) != layers:
             raise ModelFileError(
