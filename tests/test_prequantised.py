@@ -232,6 +232,21 @@ def test_a_model_runs(tmp_path: Path, method: str) -> None:
     assert main(["inspect", str(quantised)]) == 0
 
 
+def test_biases_of_zeros_are_none(tmp_path: Path) -> None:
+    """AutoGPTQ writes them for models whose config says that they have no biases."""
+    path, _ = quantised_folder(tmp_path, "gptq")
+    tensors = load_file(path / "model.safetensors")
+    rows = {name: t.shape[1] for name, t in tensors.items() if name.endswith("scales")}
+    biases = {name.replace("scales", "bias"): np.zeros(n, "f2") for name, n in rows.items()}
+    expected = set(read_hf_folder(path).tensors)
+    save_file(tensors | biases, path / "model.safetensors")
+    assert set(read_hf_folder(path).tensors) == expected
+    biases["model.layers.2.self_attn.k_proj.bias"][5] = 1
+    save_file(tensors | biases, path / "model.safetensors")
+    more = {f"model.layers.{i}.self_attn.k_proj.bias" for i in range(3)}
+    assert set(read_hf_folder(path).tensors) == expected | more
+
+
 def test_gpt_oss_in_mxfp4_is_the_model_of_its_numbers(tmp_path: Path) -> None:
     """The tiny model's experts rounded to MXFP4, as gpt-oss stores them and as plain numbers."""
     source = DATA / "tiny" / "gpt_oss"

@@ -1,6 +1,6 @@
 """Weights of a safetensors file, by the `quantization_config` of its `config.json`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hotloop.frontends import compressed_tensors, gptq
@@ -67,7 +67,21 @@ def weights_of(path: Path, stored: Mapping[str, Stored], config: object) -> dict
         except (ModelFileError, UnsupportedError) as error:
             raise type(error)(f"{path}: {error}") from None
         weights.update((weight.name, weight) for weight in made)
+    if grouped:
+        _drop_zero_biases(weights, modules)
     return weights
+
+
+def _drop_zero_biases(weights: dict[str, WeightData], modules: Iterable[str]) -> None:
+    """AutoGPTQ gives every linear layer a bias, of zeros where the model has none."""
+    alike: dict[str, list[str]] = {}  # of all layers, so that these stay alike
+    for module in modules:
+        if f"{module}.bias" in weights:
+            alike.setdefault(module.rpartition(".")[2], []).append(f"{module}.bias")
+    for biases in alike.values():
+        if not any(weights[name].data.any() for name in biases):
+            for name in biases:
+                del weights[name]
 
 
 def _mxfp4_weights(path: Path, stored: Mapping[str, Stored]) -> dict[str, WeightData]:
