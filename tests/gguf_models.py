@@ -25,6 +25,7 @@ ARCHITECTURES = {
     "mistral": "llama",
     "mixtral": "llama",
     "cohere": "command-r",
+    "hunyuan_v1_dense": "hunyuan-dense",
     "olmo3": "olmo2",
     "phi": "phi2",
     "gemma3_text": "gemma3",
@@ -141,6 +142,8 @@ def _numbers(config: dict[str, Any], architecture: str) -> dict[str, Any]:
         or config["hidden_size"] // config["num_attention_heads"]
     )
     found["rope.dimension_count"] = int(head * rope.get("partial_rotary_factor", 1.0))
+    if alpha := rope.get("alpha"):
+        found["rope.freq_base"] = rope["rope_theta"] * alpha ** (head / (head - 2))
     if rope["rope_type"] in ("linear", "yarn"):
         found |= {"rope.scaling.type": rope["rope_type"], "rope.scaling.factor": rope["factor"]}
     if rope["rope_type"] in ("yarn", "longrope"):

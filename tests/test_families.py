@@ -21,6 +21,7 @@ from hotloop.frontends.models import decoder
 from hotloop.ir.formats import dequantise
 from hotloop.ir.interp import run_graph
 from hotloop.ir.types import tensor
+from hotloop.util.errors import ModelFileError
 
 LONGROPE = "phi3_longrope"
 FAMILIES = sorted(
@@ -130,6 +131,10 @@ def older(config: dict[str, Any]) -> dict[str, Any]:
         config["sliding_window_pattern"] = types.index("full_attention") + 1
     if config["model_type"] == "exaone4":
         config["sliding_window_pattern"] = "LLLG"
+    if config["model_type"] == "exaone":
+        config["num_layers"] = config.pop("num_hidden_layers")
+        config["layer_norm_epsilon"] = config.pop("rms_norm_eps")
+        config["activation_function"] = config.pop("hidden_act")
     rope = config.pop("rope_parameters")
     if "sliding_attention" in rope:
         config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
@@ -161,3 +166,15 @@ def test_the_older_layout_of_config_gives_the_same_model(name: str, tmp_path: Pa
     if before["rope_scaling"]:
         before["rope_scaling"]["type"] = before["rope_scaling"].pop("rope_type")
         assert opened(before, name, tmp_path).config == expected
+
+
+@pytest.mark.parametrize("alpha", ["x", -1.0, 1e300, [2]])
+def test_hunyuan_stretches_by_a_number(alpha: object, tmp_path: Path) -> None:
+    name = "hunyuan_v1_dense"
+    config = json.loads((DATA / "tiny" / name / "config.json").read_text())
+    config["rope_parameters"]["alpha"] = alpha
+    with pytest.raises(ModelFileError, match="RoPE's alpha is"):
+        opened(config, name, tmp_path)
+    config["rope_parameters"]["alpha"] = None
+    ropes = opened(config, name, tmp_path).config.ropes
+    assert ropes[0].frequencies[1] == 10000 ** (-2 / 12)
