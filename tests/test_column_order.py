@@ -21,6 +21,7 @@ from hotloop.frontends.model_file import WeightData
 from hotloop.frontends.models import decoder
 from hotloop.frontends.open_file import open_model
 from hotloop.frontends.packed_file import write_packed_file
+from hotloop.frontends.weights import fold_orders
 from hotloop.ir.formats import dequantise
 from hotloop.ir.program import Call, Kernel, Loop
 from hotloop.ir.types import tensor
@@ -84,6 +85,14 @@ def test_a_weight_is_sorted_by_group(tmp_path: Path, bits: int, group: int, vers
         np.testing.assert_array_equal(order, np.argsort(tensors["g_idx"], kind="stable"))
     np.testing.assert_array_equal(dequantise(weight.data, weight.type), means[:, order])
     assert len(read) == (2 if group == -1 else 3)
+
+
+@pytest.mark.parametrize("size", [K, 10**30])
+def test_a_group_may_be_larger_than_the_matrix(tmp_path: Path, size: int) -> None:
+    tensors, means = grouped_layer(4, -1, less=1)
+    config = {"quant_method": "gptq", "bits": 4, "group_size": size}
+    weight = read_hf_folder(folder(tmp_path, tensors, config)).tensors["layer.weight"]
+    np.testing.assert_array_equal(dequantise(weight.data, weight.type), means)
 
 
 def test_compressed_tensors_have_it_too(tmp_path: Path) -> None:
@@ -213,12 +222,12 @@ def layers(path: Path) -> tuple[Loop, Kernel]:
 
 
 @pytest.mark.parametrize(
-    ("groups", "gathers"), [(neighbours, 0), (shuffled, 4), (each_by_itself, 7)]
+    ("groups", "gathers"), [(neighbours, 0), (shuffled, 3), (each_by_itself, 6)]
 )
 def test_what_reads_the_same_in_one_order_shares_it(
     tmp_path: Path, groups: Callable[[str, int], np.ndarray], gathers: int
 ) -> None:
-    """One loop over all layers, with as many stages as without."""
+    """One loop over all layers, with as many stages as without; rows give down its order."""
     path, _ = quantised_folder(tmp_path / "some", "gptq", groups)
     loop, kernel = layers(path)
     ordered = [op.operands[1] for op in kernel.ops if op.name == "gather"]
@@ -228,6 +237,34 @@ def test_what_reads_the_same_in_one_order_shares_it(
     assert loop.trip == 3
     without, _ = quantised_folder(tmp_path / "none", "gptq")
     assert len(kernel.stages) == len(layers(without)[1].stages)
+
+
+def test_the_rows_before_down_are_in_its_order() -> None:
+    """Biases, too, and the shared experts' net; what does not fit is left to be refused."""
+    order = np.array([2, 0, 1], np.int32)
+    made = {name: order_weight(f"blk.0.{name}", order) for name in ("ffn_down", "ffn_down_shexp")}
+    tensors = {weight.name: weight for weight in made.values()}
+    matrix, bias = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([5, 6, 7], np.float32)
+    for name, values in {
+        "ffn_gate_shexp.weight": matrix,
+        "ffn_up.weight": matrix,
+        "ffn_up.bias": bias,
+        "ffn_gate.weight": matrix[:2],
+        "attn_q.weight": matrix,
+    }.items():
+        full, data = f"blk.0.{name}", np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+        tensors[full] = WeightData(full, tensor("f32", *values.shape), data)
+    fold_orders(tensors, 1)
+    found = {
+        name: dequantise(weight.data, weight.type).tolist() for name, weight in tensors.items()
+    }
+    assert found == {
+        "blk.0.ffn_gate_shexp.weight": matrix[order].tolist(),
+        "blk.0.ffn_up.weight": matrix[order].tolist(),
+        "blk.0.ffn_up.bias": [7, 5, 6],
+        "blk.0.ffn_gate.weight": matrix[:2].tolist(),
+        "blk.0.attn_q.weight": matrix.tolist(),
+    }
 
 
 def test_a_converted_file_gives_the_same_bits(scattered: tuple[Path, Path], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from hotloop.frontends.experts import prepare_experts
 from hotloop.frontends.layer import LayerBuilder, Step
 from hotloop.frontends.model_file import ModelFile, WeightData
 from hotloop.frontends.rope import ROPE_TENSORS
-from hotloop.frontends.weights import Tensors
+from hotloop.frontends.weights import Tensors, fold_orders
 from hotloop.ir.builder import GraphBuilder
 from hotloop.ir.formats import dequantise
 from hotloop.ir.graph import Attr, Graph
@@ -78,6 +78,7 @@ class Decoder:
         family.adapt(tensors, config, fields.gguf)
         if config.experts:
             prepare_experts(tensors, config.layers, config.experts)
+        fold_orders(tensors, config.layers)
         made = Decoder(file, family, config, tensors, orders=share_orders(tensors))
         made._check()
         return made

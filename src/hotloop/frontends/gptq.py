@@ -53,7 +53,8 @@ def gptq_weights(
     rows = scales.shape[-1]
     columns = words.shape[0] * (1 if awq else per_word)
     group = config.get("group_size", -1)
-    group = columns if group == -1 else group
+    if isinstance(group, int) and (group == -1 or group > columns):
+        group = columns
     groups = -(-columns // group) if isinstance(group, int) and group > 0 else 0
     expected = {
         "qweight": (columns, rows // per_word) if awq else (columns // per_word, rows),

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.frontends.column_order import SUFFIX
+from hotloop.frontends.column_order import SUFFIX, is_order
 from hotloop.frontends.model_file import WeightData
 from hotloop.ir.formats import dequantise
 from hotloop.ir.types import TensorType, tensor
@@ -66,6 +66,25 @@ def take_rows(weight: WeightData, rows: Sequence[int]) -> WeightData:
         return taken.reshape(-1)
 
     return WeightData(weight.name, TensorType(weight.type.format, shape), take, (weight,))
+
+
+def fold_orders(tensors: Tensors, layers: int) -> None:
+    """Rows of gate and up in the order of down's columns, which then is nothing to gather by.
+
+    What lies between is computed for each element by itself, in every family.
+    """
+    for i in range(layers):
+        for net in ("", "_shexp"):
+            order = tensors.get(down := f"blk.{i}.ffn_down{net}{SUFFIX}")
+            if order is None or not is_order(down, order):
+                continue
+            del tensors[down]
+            rows = order.data.view(np.int32).tolist()
+            for part in ("gate", "up"):
+                for kind in ("weight", "bias"):
+                    weight = tensors.get(name := f"blk.{i}.ffn_{part}{net}.{kind}")
+                    if weight is not None and len(rows) == weight.type.shape[0]:
+                        tensors[name] = take_rows(weight, rows)
 
 
 def changed(
