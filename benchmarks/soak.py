@@ -20,7 +20,10 @@ from pathlib import Path
 
 import httpx2
 
-TIMEOUT_SECONDS = 120.0
+#: Long, since the machine may have other things to do meanwhile.
+TIMEOUT_SECONDS = 600.0
+#: Tokens of an answer: few, since what is tested is requests.
+MOST_TOKENS = 16
 WARM = 0.1
 WORDS = ("time", "year", "way", "day", "life", "work", "fact", "word")
 #: How often each kind of request is made.
@@ -50,17 +53,14 @@ class Soak:
         self._http = http
         self._model = model
         self._draw = random.Random(seed)
-        self._shared = " ".join(self._words(60))
+        self._shared = " ".join(self._words(40))
 
     def _words(self, count: int) -> list[str]:
-        return [
-            self._draw.choice(["time", "year", "way", "day", "life", "work", "fact", "word"])
-            for _ in range(count)
-        ]
+        return self._draw.choices(WORDS, k=count)
 
     def _body(self, **more: object) -> dict[str, object]:
-        prompt = " ".join([self._shared, *self._words(self._draw.randint(1, 60))])
-        tokens = self._draw.randint(1, 40)
+        prompt = " ".join([self._shared, *self._words(self._draw.randint(1, 40))])
+        tokens = self._draw.randint(1, MOST_TOKENS)
         return {"model": self._model, "prompt": prompt, "max_tokens": tokens, **more}
 
     async def whole(self) -> str:
