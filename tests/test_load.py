@@ -43,8 +43,8 @@ def test_refusals_are_part_of_the_result() -> None:
         plan = Plan(clients=4, requests=4, prompt=5, max_tokens=5)
         result = asyncio.run(load(server.url, plan))
     assert 0 < len(result.good) < 4
-    assert all(error.startswith("429") for error in result.errors)
-    assert "requests failed" in str(render(result)[0])
+    assert all(error.startswith("429: ") and "try again" in error for error in result.errors)
+    assert "failed; the first said: 429" in str(render(result)[0])
 
 
 def test_no_server_and_no_key() -> None:
@@ -58,10 +58,13 @@ def test_no_server_and_no_key() -> None:
 
 def test_histograms() -> None:
     assert histogram([5.0]).count("█") == 40
-    lines = histogram([1.0] * 10 + [100.0]).splitlines()
+    lines = histogram([1.0] * 100 + [100.0]).splitlines()
     assert len(lines) == 16
-    assert lines[0].endswith(" 10")
+    assert lines[0].endswith(" 100")
     assert lines[-1].endswith(" 1")
+    assert "▏" in lines[-1]
+    assert "▏" not in lines[1]
+    assert len(histogram([1.0] * 5 + [3.0] * 4).splitlines()) == 2  # a few values, few bins
     assert histogram([0.0, 0.0])
     assert Result("m", Plan(), 1.0, [Answer(error="x")]).percentiles("first") == {}
 
@@ -73,7 +76,12 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
         out = capsys.readouterr().out
         assert "3 answers to 2 clients" in out
         assert "between tokens" in out
+        alone = ["--clients", "1", "--requests", "1", "--prompt", "5"]
+        assert main(["load", server.url + "/v1/", *alone]) == 0
+        assert "1 answer to 1 client in" in capsys.readouterr().out
         assert main(["load", server.url, *options, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["tokens"] == 12
+        assert main(["load", server.url, *options, "--model", "other"]) != 0
+        assert "told 404: there is no model 'other'" in capsys.readouterr().err
     assert main(["load", "localhost"]) == 2
     assert "is no URL" in capsys.readouterr().err

@@ -24,6 +24,8 @@ from hotloop.util.errors import HotloopError
 
 PERCENTILES = (50, 90, 99)
 TIMEOUT_SECONDS = 600.0
+#: Characters of what a server says is wrong.
+MOST_SAID = 200
 
 #: Words that are a token each in the usual vocabularies.
 # fmt: off
@@ -133,15 +135,16 @@ async def load(
     model: str | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> Result:
-    """Carry out `plan` on the server at `url` (its root, without /v1).
+    """Carry out `plan` on the server at `url`, its root, with or without /v1.
 
     `progress` is called after each answer. Raises `LoadError` where the server cannot be reached,
     or names no model; a request that fails is part of the result.
     """
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     limits = httpx2.Limits(max_connections=plan.clients)
+    root = url.rstrip("/").removesuffix("/v1")
     async with httpx2.AsyncClient(
-        base_url=url, headers=headers, timeout=TIMEOUT_SECONDS, limits=limits
+        base_url=root, headers=headers, timeout=TIMEOUT_SECONDS, limits=limits
     ) as http:
         model = model or await _first_model(http)
         answers = [Answer() for _ in range(plan.requests)]
@@ -158,14 +161,25 @@ async def load(
 
 
 async def _first_model(http: httpx2.AsyncClient) -> str:
+    where = f"{str(http.base_url).rstrip('/')}/v1/models"
     try:
         response = await http.get("/v1/models")
-        response.raise_for_status()
+        if response.status_code != 200:
+            said = f"{response.status_code}: {_said(response.content)}"
+            raise LoadError(f"{where} has no list of models ({said}).")
         return str(response.json()["data"][0]["id"])
     except httpx2.HTTPError as error:
         raise LoadError(f"{http.base_url} has no /v1/models ({error or type(error)}).") from None
     except (ValueError, LookupError, TypeError):
-        raise LoadError(f"{http.base_url}v1/models does not list a model.") from None
+        raise LoadError(f"{where} does not list a model.") from None
+
+
+def _said(body: bytes) -> str:
+    """What a refusal says: the message, where it has OpenAI's shape."""
+    try:
+        return str(json.loads(body)["error"]["message"])[:MOST_SAID]
+    except (ValueError, LookupError, TypeError):
+        return body[:MOST_SAID].decode(errors="replace")
 
 
 async def _ask(
@@ -183,7 +197,7 @@ async def _ask(
     try:
         async with http.stream("POST", "/v1/completions", json=body) as response:
             if response.status_code != 200:
-                answer.error = f"{response.status_code} {(await response.aread())[:200]!r}"
+                answer.error = f"{response.status_code}: {_said(await response.aread())}"
                 return
             async for line in response.aiter_lines():
                 if not line.startswith("data: {"):
@@ -212,4 +226,4 @@ def _note(event: dict[str, Any], answer: Answer) -> None:
         details = usage.get("prompt_tokens_details") or {}
         answer.cached_tokens = details.get("cached_tokens") or 0
     if error := event.get("error"):
-        answer.error = str(error)[:200]
+        answer.error = str(error)[:MOST_SAID]

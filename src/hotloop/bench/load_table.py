@@ -7,18 +7,19 @@ from rich.table import Table
 
 from hotloop.bench.load import PERCENTILES, Result
 
-BINS = 16
+#: Bins of a histogram, at most, and values that each should have, on average.
+BINS, VALUES_PER_BIN = 16, 4
 BAR = 40
 _NAMES = {"first": "first token", "between": "between tokens", "total": "whole answer"}
 
 
 def render(result: Result) -> list[Table | str]:
-    """A line that sums it up, the percentiles, and a histogram of the times between tokens."""
+    """A line that sums it up, the percentiles, and histograms of the waits for tokens."""
     good = result.good
     tokens = sum(answer.tokens for answer in good)
     lines = [
-        f"{result.model}: {len(good)} answers to {result.plan.clients} clients in "
-        f"{result.seconds:.1f} s, {tokens} tokens: {result.rate:.1f} tok/s."
+        f"{result.model}: {_count(len(good), 'answer')} to {_count(result.plan.clients, 'client')} "
+        f"in {result.seconds:.1f} s, {_count(tokens, 'token')}: {result.rate:.1f} tok/s."
     ]
     prompt, cached = (
         sum(getattr(answer, name) for answer in good) for name in ("prompt_tokens", "cached_tokens")
@@ -26,14 +27,19 @@ def render(result: Result) -> list[Table | str]:
     if cached:
         lines.append(f"Of {prompt} prompt tokens, {cached} were found in the server's cache.")
     if result.errors:
-        lines.append(f"{len(result.errors)} requests failed; the first: {result.errors[0]}")
+        failed = _count(len(result.errors), "request")
+        lines.append(f"{failed} failed; the first said: {result.errors[0]}")
     parts: list[Table | str] = ["\n".join(lines)]
     if good:
         parts.append(_percentiles(result))
         for name in ("first", "between"):
-            if times := result.times(name):
+            if len(times := result.times(name)) >= 2 * VALUES_PER_BIN:
                 parts.append(f"{_NAMES[name]}, ms\n{histogram([1e3 * t for t in times])}")
     return parts
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _percentiles(result: Result) -> Table:
@@ -51,11 +57,17 @@ def histogram(values: Sequence[float]) -> str:
 
     Latencies spread over orders of magnitude: equal bins would put nearly all into the first.
     """
+    bins = min(BINS, max(1, len(values) // VALUES_PER_BIN))
     low, high = max(min(values), 1e-3), max(max(values), 1e-3)
-    edges = np.geomspace(low, high if high > low else low * 1.01, BINS + 1)
+    edges = np.geomspace(low, high if high > low else low * 1.01, bins + 1)
     counts, _ = np.histogram(np.clip(values, low, high), edges)
     most = counts.max()
     return "\n".join(
-        f"{edges[at]:>10.2f} {'█' * round(BAR * count / most):<{BAR}} {count}".rstrip()
+        f"{edges[at]:>8.2f} – {edges[at + 1]:<8.2f} {_bar(count, most):<{BAR}} {count}"
         for at, count in enumerate(counts.tolist())
     )
+
+
+def _bar(count: int, most: int) -> str:
+    """In proportion, but never nothing for something."""
+    return "█" * round(BAR * count / most) or "▏" * (count > 0)

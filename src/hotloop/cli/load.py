@@ -14,7 +14,7 @@ from hotloop.util.errors import UsageError
 
 
 def load(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The server, without /v1.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The server's root.")],
     model: Annotated[
         str | None,
         typer.Option("-m", "--model", help="Which model (default: the first).", show_default=False),
@@ -27,7 +27,9 @@ def load(
     shared: Annotated[
         int, typer.Option("--shared", min=0, help="Words that all prompts begin with.")
     ] = 0,
-    max_tokens: Annotated[int, typer.Option("-n", "--max-tokens", min=1)] = 128,
+    max_tokens: Annotated[
+        int, typer.Option("-n", "--max-tokens", min=1, help="Tokens of an answer at most.")
+    ] = 128,
     temp: options.Temperature = 0.0,
     seed: Annotated[int, typer.Option("-s", "--seed", min=0, help="Seed of the prompts.")] = 0,
     api_key_file: Annotated[
@@ -59,6 +61,8 @@ def load(
             progress(done, requests, "asking")
 
         result = asyncio.run(ask(url, plan, key, model, answered))
+    if not result.good:
+        raise LoadError(f"no request was answered; the first was told {result.errors[0]}")
     if as_json:
         json.dump(result.to_json(), sys.stdout, indent=2)
         print()
@@ -66,5 +70,3 @@ def load(
         console = stdout()
         for part in render(result):
             console.print(part)
-    if not result.good:
-        raise LoadError(f"no request was answered; the first said: {result.errors[0]}")
