@@ -5,6 +5,7 @@
 Takes a minute or two. The text around the table is written by hand.
 """
 
+import argparse
 from pathlib import Path
 
 from hotloop.predict.validation import markdown, validate
@@ -21,6 +22,7 @@ def with_table(page: str, table: str) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description="Write the table of docs/paper.md anew.").parse_args()
     page = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(with_table(page, markdown(validate())), encoding="utf-8")
 

@@ -25,6 +25,19 @@ LLAMAS = {
 }
 
 
+#: A config with which nothing is wrong.
+SMALL: dict[str, object] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": 16,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+}
+
+
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     assert main(["predict", *arguments, "--json"]) == 0
     values: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -130,6 +143,46 @@ def test_what_if(capsys: pytest.CaptureFixture[str]) -> None:
     assert "write FIELD=VALUE" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("memory_bandwidth=0 TB/s", "a rate such as 3.35 TB/s is expected"),
+        ("memory_share=0 %", "a share such as 90 % is expected"),
+        ("memory_share=120 %", "a share such as 90 % is expected"),
+        ("compute=0 TFLOP/s", "operations per second such as 989 TFLOP/s is expected"),
+        ("memory_size=0 GB", "a size such as 80 GB is expected"),
+        ("sockets=0", "a whole number such as 8 is expected"),
+        ("start=-1 us", "a time such as 1.3 us is expected"),
+        ("speed=1", "dgx-h100 has no field 'speed'"),
+    ],
+)
+def test_numbers_that_no_machine_has(
+    setting: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", "llama-3.2-1b", "-M", "dgx-h100", "--set", setting]) == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert error.count("\n") == 1
+
+
+def test_a_number_that_differs_by_threads_is_set_for_all_or_for_one() -> None:
+    epyc = find("epyc-9654")
+    free = epyc.with_settings({"start": "0 us"})
+    assert free.at("start", 1) == free.at("start", 96) == 0
+    partly = epyc.with_settings({"start.96": "0 us"})
+    assert partly.at("start", 1) == epyc.at("start", 1) > partly.at("start", 96)
+
+
+def test_threads_are_a_cpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "llama-3.2-1b", "-M", "dgx-h100", "-t", "4"]) == 2
+    assert "dgx-h100 is no CPU, and has no threads to choose" in capsys.readouterr().err
+
+
+def test_a_mixture_in_8_bit_floats_is_predicted_as_published() -> None:
+    weights = open_bundled("deepseek-r1").tensors
+    assert {weight.type.format.name for weight in weights.values()} >= {"f8_128"}
+
+
 def test_fewer_bits_are_fewer_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     full = answer(capsys, "llama-3.2-1b", "-M", "dgx-h100")
     small = answer(capsys, "llama-3.2-1b", "-M", "dgx-h100", "--weights", "q4_0")
@@ -154,6 +207,9 @@ def test_a_config_and_a_folder_of_ones_own(
         ({}, "does not name its architecture"),
         ({"model_type": "llama"}, "does not say hidden_size"),
         ({"model_type": "perceptron", "torch_dtype": "int3"}, "as int3, which hotloop does not"),
+        (SMALL | {"vocab_size": -5}, "says vocab = -5, which no model has"),
+        (SMALL | {"num_hidden_layers": 1000000}, "says layers = 1000000, which no model has"),
+        (SMALL | {"intermediate_size": 0}, "says ffn = 0, which no model has"),
     ],
 )
 def test_bad_configs(config: dict[str, object], message: str, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def predict(
     from hotloop.backends.dataflow.simulate import Mode
     from hotloop.backends.dataflow.work import Workload
     from hotloop.predict import prediction, table
-    from hotloop.predict.cpu import UNPROBED
+    from hotloop.predict.cpu import UNPROBED, read_rate
     from hotloop.predict.host import HOST, find_machine, host_kernels
     from hotloop.predict.models import open_shapes
     from hotloop.report.simulated import timeline_trace
@@ -97,6 +97,8 @@ def predict(
             )
         with progress_bar() as progress:
             kernels = host_kernels(shapes, team, progress)
+        rates = [read_rate(each, team, shapes[0].nbytes) for each in (hardware, found)]
+        kernels = kernels.faster(rates[0] / rates[1])  # what --set makes of it
     values: dict[str, object] = {}
     if small is None:
         predicted = prediction.predict(

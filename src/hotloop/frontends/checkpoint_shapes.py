@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hotloop.frontends.model_file import ModelFile
+from hotloop.util.errors import ModelFileError
 
 Shape = tuple[int, ...]
 
@@ -18,6 +19,8 @@ _QKV_BIAS = ("qwen2", "gpt_oss")
 _HEAD_NORMS = ("qwen3", "qwen3_moe", "gemma3_text")
 #: … and with norms after attention and feed-forward layer, too.
 _FOUR_NORMS = ("gemma2", "gemma3_text")
+#: A graph has an op for each tensor of each layer: with more it would take for ever to build.
+_MOST = {"layers": 1000}
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,14 @@ class _Numbers:
 def checkpoint_shapes(file: ModelFile) -> Mapping[str, Shape]:
     """Name → shape of every tensor; `file` needs no tensors of its own.
 
-    Raises `ModelFileError` for a config that lacks a number.
+    Raises `ModelFileError` for a config that lacks a number, or has one that cannot be.
     """
     n = _Numbers.of(file)
+    for name, number in vars(n).items():
+        if not 1 <= number <= _MOST.get(name, number):
+            raise ModelFileError(
+                f"{file.path} says {name} = {number}, which no model has; correct the config."
+            )
     shapes: dict[str, Shape] = {"model.embed_tokens.weight": (n.vocab, n.width)}
     for i in range(n.layers):
         at = f"model.layers.{i}"

@@ -23,6 +23,8 @@ from hotloop.util.errors import ModelFileError, UnsupportedError
 
 #: `torch_dtype` → the format that weights are stored in.
 _DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+#: `quantization_config` → the same, where hotloop has it: a scale for each 128 numbers.
+_QUANTISED = {"fp8_e4m3": "f8_128"}
 #: Formats that no weight is stored in.
 _NO_WEIGHTS = ("i32", "i8", "control", "q8")
 
@@ -84,7 +86,8 @@ def _published_format(file: ModelFile) -> str:
     quantised = file.metadata.get("quantization_config")
     if isinstance(quantised, dict):
         method = str(quantised.get("quant_method"))
-        return f"{method}_{quantised['fmt']}" if "fmt" in quantised else method
+        name = f"{method}_{quantised['fmt']}" if "fmt" in quantised else method
+        return _QUANTISED.get(name, name)
     dtype = file.optional("torch_dtype", str, "bfloat16")
     return _DTYPES.get(dtype, dtype)
 
@@ -92,10 +95,10 @@ def _published_format(file: ModelFile) -> str:
 def _format(name: str, path: Path) -> Format:
     format = FORMATS.get(name)
     if format is None or name in _NO_WEIGHTS:
-        known = ", ".join(n for n in FORMATS if n not in _NO_WEIGHTS)
+        files = (n for n, f in FORMATS.items() if n not in _NO_WEIGHTS and not f.made_of)
         raise UnsupportedError(
-            f"{path} stores its weights as {name}, which hotloop does not have; predict it with "
-            f"another format, --weights {known}."
+            f"{path} cannot have its weights as {name}, which hotloop does not have; give "
+            f"--weights one of {', '.join(files)}."
         )
     return format
 

@@ -66,7 +66,7 @@ FIELDS: Mapping[str, Field] = {
     "start_short_work": Field("time", "work of those calls", (), _CPU, by_threads=True),
     "start_long": Field("time", "start of a call with more work", (), _CPU, by_threads=True),
     "start_long_work": Field("time", "work of those calls", (), _CPU, by_threads=True),
-    "host_call": Field("time", "the host's part of a call that it issues itself", _CHIPS),
+    "host_call": Field("time", "the host's part of a command that it issues itself", _CHIPS),
     "fill": Field("time", "fill and drain of a kernel's pipeline", _CHIPS),
     "stage_sync": Field("time", "a stage learns that its inputs are complete", _ALL,
                         by_threads=True),
@@ -125,15 +125,18 @@ class Hardware:
     def with_settings(self, settings: Mapping[str, str]) -> "Hardware":
         """The machine with some fields set from text: `{"memory_bandwidth": "1.8 TB/s"}`.
 
-        Raises `UsageError` for a field that this machine does not have, or a wrong unit.
+        One that differs by threads is set for all numbers of them, or for one (`start.2`). Raises
+        `UsageError` for a field that this machine does not have, or a wrong unit.
         """
         values: dict[str, float] = {}
         for name, text in settings.items():
-            if name not in self.quantities:
-                known = ", ".join(self.quantities)
+            names = [each for each in self.quantities if name in (each, each.partition(".")[0])]
+            if not names:
+                known = ", ".join(dict.fromkeys(each.partition(".")[0] for each in self.quantities))
                 raise UsageError(f"{self.name} has no field {name!r}; it has {known}.")
             try:
-                values[name] = parse(text, self.quantities[name].dimension)
+                value = parse(text, self.quantities[names[0]].dimension)
             except ValueError as error:
                 raise UsageError(f"{name} is {error}.") from None
+            values |= dict.fromkeys(names, value)
         return self.with_values(**values)

@@ -47,7 +47,9 @@ def find(name: str) -> Hardware:
         return _shipped(name)
     if name.endswith(".toml") or "/" in name:
         return read(Path(name))
-    close = difflib.get_close_matches(name, [*shipped(), "host"], n=1)
+    known = [*shipped(), "host"]
+    close = [each for each in known if name and name.lower() in each]
+    close = close or difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"known: host, {', '.join(shipped())}."
     raise UsageError(f"no machine is called {name!r}; {hint}")
 
@@ -190,9 +192,6 @@ def _check_complete(kind: Kind, quantities: Mapping[str, Quantity], where: str) 
             raise MachineError(
                 f"{where} lacks [{key}] ({field.meaning}), which a {kind} machine needs; add it."
             )
-    for name, quantity in quantities.items():
-        if quantity.value <= 0 and quantity.dimension != "time":
-            raise MachineError(f"{where}: {name} is zero; it must be more.")
 
 
 def _unknown(key: str, known: list[str] | tuple[str, ...]) -> str:

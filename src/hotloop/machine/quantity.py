@@ -89,7 +89,8 @@ def parse(text: object, dimension: Dimension) -> float:
     unit = UNITS.get(match[2]) if match else None
     value = float(match[1]) * unit[1] if match and unit and unit[0] == dimension else inf
     whole = dimension != "count" or (value >= 1 and value.is_integer())
-    if not isfinite(value) or not whole:
+    possible = dimension == "time" or 0 < value <= (1 if dimension == "share" else inf)
+    if not isfinite(value) or not whole or not possible:
         raise ValueError(f"{text!r:.40} where {EXAMPLES[dimension]} is expected")
     return value
 

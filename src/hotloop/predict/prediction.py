@@ -222,6 +222,8 @@ def _cpu_step(
 
 def team(hardware: Hardware, threads: int | None) -> int:
     """The threads that share the work of a CPU; raises `UsageError` for more than it has."""
+    if threads is not None and hardware.kind != "cpu":
+        raise UsageError(f"{hardware.name} is no CPU, and has no threads to choose; leave -t out.")
     cores = int(hardware.get("cores", 1))
     if threads is not None and threads > cores:
         raise UsageError(f"{hardware.name} has {cores} cores, not {threads}; give fewer threads.")

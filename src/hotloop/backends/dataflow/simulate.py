@@ -4,7 +4,8 @@ A program is run as it stands: its calls and loops, in order. All sockets do the
 time, so one of them is enough, with what its messages to the others take.
 
     controller   loads a program where another kernel was there, loads arguments, starts the call,
-                 and learns its end; with software orchestration the host issues each call
+                 and learns its end; with software orchestration the host issues each of these
+                 commands: two or three for a call, where a GPU has one
     memory       sends weights and cache, in the order of the ops, in tiles, as long as there is
                  room on the chip: from the start of a call on, ahead of the ops that need them
     units        compute a tile when it is there, the op's inputs are complete and the last tile is
@@ -166,14 +167,10 @@ class _Run:
     def launch(self, what: object, name: str) -> None:
         """The controller's part of a call, from `idle` on; memory and units begin after it."""
         h, at = self.hardware, self.idle
-        parts = [("host", h["host_call"] if self.mode.software else 0.0)]
-        if self.resident is not what:
-            parts.append(("program load", h.get("program_load")))
-        parts += [
-            ("argument load", h.get("argument_load")),
-            ("start", h["start"]),
-            ("fill", h["fill"]),
-        ]
+        commands = [] if self.resident is what else ["program_load"]
+        commands += ["argument_load", "start"]
+        costs = [(name.replace("_", " "), h[name]) for name in commands if h.has(name)]
+        parts = [("host", self.hosted(len(costs))), *costs, ("fill", h["fill"])]
         self.resident = what
         self.launches += 1
         for part, seconds in parts:
@@ -183,6 +180,10 @@ class _Run:
         self.second_free = max(self.second_free, at)
         self.unit_free = max(self.unit_free, at)
         self.end = at
+
+    def hosted(self, commands: int) -> float:
+        """What the host takes to issue so many commands, one after another."""
+        return commands * self.hardware["host_call"] if self.mode.software else 0.0
 
     def loop(self, loop: Loop, outside: Mapping[str, str], steps: int) -> None:
         """Iterations without launches; what is carried is the value of the iteration before."""
@@ -309,7 +310,7 @@ class _Run:
         h = self.hardware
         if not self.mode.streamed:
             at += h.get("argument_load") + h["start"] + h["fill"]
-            at += h["host_call"] if self.mode.software else 0.0
+            at += self.hosted(1 + h.has("argument_load"))
             self.launches += 1
         at = max(at, self.link_free)
         end = at + h["link_latency"] + nbytes / h["link_bandwidth"]
