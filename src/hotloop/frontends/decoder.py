@@ -96,8 +96,8 @@ class Decoder:
         if unread is not None and is_order(unread, self.tensors[unread]):
             raise UnsupportedError(
                 f"{self.file.path} has {unread.removesuffix(SUFFIX)} quantised in the order of "
-                "activations (desc_act), which hotloop reads of no experts; use a file made with "
-                "desc_act false, or a GGUF file."
+                "activations (desc_act), which hotloop does not read of such layers; use a file "
+                "made with desc_act false, or a GGUF file."
             )
         if unread is not None:
             raise UnsupportedError(
