@@ -252,3 +252,22 @@ def test_a_cpu_is_predicted_by_the_command(
     assert 0 < values["share"] < 1
     assert main([*arguments, "--trace", str(tmp_path / "x.json")]) == 2
     assert "has no trace to write" in capsys.readouterr().err
+
+
+def test_the_commands_probe_the_kernels_of_this_host(
+    quick: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = [str(TINY), "-M", "host", "-c", "64", "-t", "1"]
+    assert main(["predict", *arguments, "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["machine"] == "host"
+    assert values["tok_s"] > 0
+    (kept,) = (quick / "machines").glob("*.json")
+    probed = len(json.loads(kept.read_text()))
+    assert main(["predict", *arguments, "--set", "memory_bandwidth=1000 TB/s", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tok_s"] > 0.99 * values["tok_s"]
+    page = tmp_path / "page.html"
+    config = str(TINY / "config.json")
+    assert main(["report", config, "-c", "64", "-t", "1", "-o", str(page)]) == 0
+    assert page.exists()
+    assert len(json.loads(kept.read_text())) > probed

@@ -68,7 +68,10 @@ def predict(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Predict a token's time on a machine that is not here."""
+    """Predict a token's time, on this machine or on one that is not here.
+
+    On host, the kernels that the model needs are probed first, and kept for a day.
+    """
     from hotloop.backends.dataflow.simulate import Mode
     from hotloop.backends.dataflow.work import Workload
     from hotloop.predict import prediction, table

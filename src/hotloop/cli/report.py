@@ -103,7 +103,10 @@ def _measured(
 def _predicted(
     name: str | None, machine: str, threads: int | None, context: int | None, batch: int
 ) -> "Report":
-    from hotloop.predict.host import find_machine
+    from hotloop.backends.dataflow.work import Workload
+    from hotloop.compiler import SCHEDULES
+    from hotloop.predict.cpu import UNPROBED
+    from hotloop.predict.host import HOST, find_machine, host_kernels
     from hotloop.predict.models import open_shapes
     from hotloop.predict.prediction import Programs, team
     from hotloop.predict.report import predicted_report
@@ -113,4 +116,10 @@ def _predicted(
     with progress_bar() as progress:
         hardware = find_machine(machine, progress=progress)
     programs = Programs(open_shapes(name), context or 4096, team(hardware, threads))
-    return predicted_report(programs, hardware, batch)
+    kernels = UNPROBED
+    if machine == HOST:
+        load = Workload(programs.context, batch)
+        shapes = [programs.shape(rung, load) for rung in SCHEDULES]
+        with progress_bar() as progress:
+            kernels = host_kernels(shapes, programs.cores, progress)
+    return predicted_report(programs, hardware, batch, kernels)

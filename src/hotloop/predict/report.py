@@ -9,22 +9,25 @@ from hotloop.ir.program import Program
 from hotloop.machine.hardware import Hardware
 from hotloop.machine.machine import Machine
 from hotloop.machine.quantity import show
-from hotloop.predict.cpu import costs_of
+from hotloop.predict.cpu import UNPROBED, Kernels, costs_of
 from hotloop.predict.prediction import GENERATION, TOKENS, Programs, spilled, timeline
 from hotloop.report import timeline as pictures
 from hotloop.report.counts import count
 from hotloop.report.page.data import Report, Row, Rung, launch_cost, pass_views, products
 
 
-def predicted_report(programs: Programs, hardware: Hardware, batch: int = 1) -> Report:
+def predicted_report(
+    programs: Programs, hardware: Hardware, batch: int = 1, kernels: Kernels = UNPROBED
+) -> Report:
     """A step of each rung, with its timeline where the machine is simulated.
 
-    Raises `OutOfMemoryError` where weights and caches do not fit in the machine's memories.
+    `kernels` are what was probed of a CPU's, in the programs of all rungs. Raises
+    `OutOfMemoryError` where weights and caches do not fit in the machine's memories.
     """
     load = Workload(programs.context, batch)
     mode = Mode(spilled=spilled(programs, hardware, load))
     runs = {
-        name: timeline(programs, hardware, load, name, mode, record=True)
+        name: timeline(programs, hardware, load, name, mode, record=True, kernels=kernels)
         for name in _rungs(hardware)
     }
     launches = {name: run.launches / _steps(name, hardware) for name, run in runs.items()}
