@@ -202,18 +202,23 @@ class Chunk:
 
         Between what each query sees for itself, early and late, come the positions that all see.
         """
-        each = [query + h for h in range(queries)]
-        stops = [minimum(start + VALUES_BLOCK, self.seen(one)) for one in each]
-        starts = [maximum(start, self.start(one)) for one in each]
+        block = start + VALUES_BLOCK
         if isinstance(self.queries, int):
-            self._add_positions(starts[0], stops[0], d, vectors, query, queries)
+            stop = minimum(block, self.seen(query))
+            first = maximum(start, self.start(query))
+            self._add_positions(first, stop, d, vectors, query, queries)
             return
-        common, end = reduce(maximum, starts), reduce(minimum, stops)
-        for one, first, stop in zip(each, starts, stops, strict=True) if self.windowed else ():
-            with if_(minimum(common, stop) > first):
-                self._add_positions(first, minimum(common, stop), d, vectors, one, 1)
+        each = [query + h for h in range(queries)]
+        common = reduce(maximum, [maximum(start, self.start(one)) for one in each])
+        end = reduce(minimum, [minimum(block, self.seen(one)) for one in each])
+        if self.windowed:
+            for one in loop(query + queries, query, rolled=True):
+                first, stop = maximum(start, self.start(one)), minimum(block, self.seen(one))
+                with if_(minimum(common, stop) > first):
+                    self._add_positions(first, minimum(common, stop), d, vectors, one, 1)
         self._add_positions(common, end, d, vectors, query, queries)
-        for one, stop in zip(each, stops, strict=True):
+        for one in loop(query + queries, query, rolled=True):
+            stop = minimum(block, self.seen(one))
             with if_(stop > maximum(common, end)):
                 self._add_positions(maximum(common, end), stop, d, vectors, one, 1)
 

@@ -21,7 +21,7 @@ from hotloop.kernels.dot_records import Activation
 from hotloop.kernels.pack import group_bytes
 from hotloop.kernels.stream import Share, share_of
 from hotloop.kernels.whole_codes import Parts, sub_blocks
-from hotloop.lang import Pointer, Value, Var, f32, fma, i32, loop, minimum, select
+from hotloop.lang import Pointer, Value, Var, f32, fma, i32, if_else, loop, minimum, select
 from hotloop.lang.tiles import TileRegister
 
 TOKENS = 16
@@ -131,50 +131,76 @@ class Panel:
         return self.memory.at(token * _LINE + self.layout.totals).cast(f32)
 
 
+@dataclass(frozen=True)
+class Panels:
+    """Panels one after the other in scratch memory, at most `PANELS`."""
+
+    memory: Pointer
+    layout: PanelLayout
+    tokens: int
+    """Tokens that each has room for."""
+    count: Value
+
+    def panel(self, number: Value | int) -> Panel:
+        return Panel(self.memory.at(number * self.layout.nbytes(self.tokens)), self.layout)
+
+
 def fits_tiles(x: TensorType, weight: TensorType) -> bool:
     return x.format.name == "q8" and weight.format.quantised and weight.format.integers
 
 
 def dot_tiles_q8(
     weight: TensorType,
-    groups: list[Pointer],
+    packed: Pointer,
     records: Pointer,
     stride: int,
     count: Value,
     most: int,
-    panels: list[Panel],
+    panels: Panels,
 ) -> None:
-    """The rows of the groups, two for each panel, with `count` of `most` q8[K] records.
+    """The rows of the groups from `packed` on, two for each panel, with `count` of `most` q8[K]
+    records.
 
     The records are `stride` bytes apart. Leaves the sums in the panels' totals, sixteen tokens
     after the other. Where the number of tokens is no multiple, the last sixteen begin early enough
     to be whole. The next groups are asked for meanwhile, a little with every sub-block.
     """
-    layout, passes = panels[0].layout, -(-most // TOKENS)
-    parts, nbytes = layout.parts, 2 * group_bytes(weight)
+    layout, passes = panels.layout, -(-most // TOKENS)
+    parts, nbytes = layout.parts, group_bytes(weight)
     registers, steps = Registers(parts.width), parts.count * parts.subs
-    pairs = [groups[i : i + 2] for i in range(0, len(groups), 2)]
     for part in loop(parts.count, step=layout.parts_at_once):
         number = minimum(parts.count - part, layout.parts_at_once)
         start, subs = part * parts.subs, number * parts.subs
         seconds = _Seconds()
-        for i in loop(number):
-            for pair, panel in zip(pairs, panels, strict=True):
-                seconds = _unpack(weight, pair, part + i, panel, i * parts.subs)
+        for p in loop(panels.count, rolled=True):
+            pair = [packed.at((2 * p + i) * nbytes) for i in range(2)]
+            for i in loop(number):
+                seconds = _unpack(weight, pair, part + i, panels.panel(p), i * parts.subs)
         for token in loop(count, step=TOKENS):
             first = records.at(minimum(token, count - TOKENS) * stride)
-            for sub in loop(subs, rolled=True):
-                registers.activations.load(first.at((start + sub) * parts.width), stride)
-                for panel, w, sums in zip(panels, registers.weights, registers.sums, strict=False):
-                    w.load(panel.quants(sub), _LINE)
-                    sums.clear()
-                    sums.multiply(registers.activations, w, unsigned=False)
-                    sums.store(panel.sums(sub), _LINE)
+            columns = first.at(start * parts.width)
+            with if_else(panels.count > 1) as otherwise:
+                _multiply(registers, columns, stride, [panels.panel(0), panels.panel(1)], subs)
+                otherwise()
+                _multiply(registers, columns, stride, [panels.panel(0)], subs)
             xs = [Activation.of(first.at(t * stride), weight.shape[1]) for t in range(TOKENS)]
-            for pair, panel in zip(pairs, panels, strict=True):
-                following = pair[0].at(nbytes * len(panels))
-                ahead = share_of(following, nbytes, steps, passes, token // TOKENS)
-                _scale(xs, panel, start, subs, token, seconds, ahead)
+            for p in loop(panels.count, rolled=True):
+                following = packed.at((panels.count + p) * (2 * nbytes))
+                ahead = share_of(following, 2 * nbytes, steps, passes, token // TOKENS)
+                _scale(xs, panels.panel(p), start, subs, token, seconds, ahead)
+
+
+def _multiply(
+    registers: Registers, columns: Pointer, stride: int, panels: list[Panel], subs: Value
+) -> None:
+    """Sixteen tokens' `subs` sub-blocks of `columns` times those of the panels."""
+    for sub in loop(subs, rolled=True):
+        registers.activations.load(columns.at(sub * registers.width), stride)
+        for panel, w, sums in zip(panels, registers.weights, registers.sums, strict=False):
+            w.load(panel.quants(sub), _LINE)
+            sums.clear()
+            sums.multiply(registers.activations, w, unsigned=False)
+            sums.store(panel.sums(sub), _LINE)
 
 
 @dataclass(frozen=True)

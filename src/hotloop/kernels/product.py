@@ -19,8 +19,8 @@ from hotloop.kernels.dot_tiles import (
     PANELS,
     ROWS,
     TOKENS,
-    Panel,
     PanelLayout,
+    Panels,
     Registers,
     dot_tiles_q8,
     fits_tiles,
@@ -39,6 +39,11 @@ def product_scratch(x: TensorType, weight: TensorType) -> int:
     if x.shape[0] < TOKENS or not fits_tiles(x, weight):
         return 0
     return PANELS * PanelLayout.of(weight).nbytes(x.shape[0])
+
+
+def takes_tiles(x: TensorType, weight: TensorType) -> bool:
+    """Whether the target being traced for has tile registers, and the product is one for them."""
+    return current().module.target.amx and x.shape[0] >= TOKENS and fits_tiles(x, weight)
 
 
 def record_bytes(x: TensorType) -> int:
@@ -68,6 +73,8 @@ class Product:
     """Tokens that there usually are: what is asked for ahead is shared out among their passes."""
     bias: Pointer | None = None
     """f32[N], added to the results."""
+    least: int = 1
+    """`count` is at least this: smaller blocks need no code."""
 
     def rows(self, first: Value, end: Value) -> None:
         """Compute the groups `first` … `end` of rows."""
@@ -76,17 +83,16 @@ class Product:
 
     def _block_sizes(self) -> tuple[int, ...]:
         """How many tokens the registers hold, the largest block first."""
+        if takes_tiles(self.x, self.weight):
+            return (TOKENS, 4, 1)
         if self.weight.format.quantised and self.x.format.name == "q8":
-            target = current().module.target
-            if target.amx and fits_tiles(self.x, self.weight) and self.x.shape[0] >= TOKENS:
-                return (TOKENS, 4, 1)
-            return (8, 4, 1) if target.vnni512 else (4, 1)
+            return (8, 4, 1) if current().module.target.vnni512 else (4, 1)
         return (2, 1)
 
     def _all_tokens(self, first: Value, end: Value, sizes: list[int]) -> None:
         """In blocks of the largest size that the number of tokens allows; the last size is 1."""
         size, *smaller = sizes
-        if not smaller:
+        if not smaller or size <= self.least:
             self._all_rows(first, end, size)
             return
         with if_else(self.count >= size) as otherwise:
@@ -99,12 +105,9 @@ class Product:
         paired = first + (end - first) // 2 * 2
         in_tiles = block == TOKENS
         if in_tiles:
-            whole = first + (end - first) // (2 * PANELS) * (2 * PANELS)
             with tile_registers(Registers(Parts.of(self.weight).width).all()):
-                for group in loop(whole, first, step=2 * PANELS):
-                    self._panels(group, PANELS)
-                for group in loop(paired, whole, step=2):
-                    self._panels(group, 1)
+                for group in loop(paired, first, step=2 * PANELS):
+                    self._panels(group, minimum((paired - group) // 2, PANELS))
             first, block = paired, 4
         if not in_tiles and self._takes_pairs(block):
             for group in loop(paired, first, step=2):
@@ -136,24 +139,22 @@ class Product:
             for token, sums in zip(tokens, self._dots(groups, tokens, start // block), strict=True):
                 self._put(token, group, sums)
 
-    def _panels(self, group: Value, count: int) -> None:
+    def _panels(self, group: Value, count: Value) -> None:
         """The rows of `count` pairs of groups from number `group` on, for all tokens."""
-        groups = self._packed(group, 2 * count)
-        layout, tokens = PanelLayout.of(self.weight), self.x.shape[0]
-        scratch = [self.scratch.at(i * layout.nbytes(tokens)) for i in range(count)]
-        panels = [Panel(memory, layout) for memory in scratch]
+        tokens = self.x.shape[0]
+        panels = Panels(self.scratch, PanelLayout.of(self.weight), tokens, count)
         # A line of the result is a token's, with a stride that no prefetcher follows.
         for token in loop(self.count):
-            for i in range(count):
-                prefetch(self.place(token).at((group + 2 * i) * GROUP), locality=2)
-        stride = record_bytes(self.x)
-        dot_tiles_q8(self.weight, groups, self.records, stride, self.count, self.usual, panels)
+            for i in loop(count, rolled=True):
+                prefetch(self.place(token).at((group + i * 2) * GROUP), locality=2)
+        packed, stride = self._packed(group, 1)[0], record_bytes(self.x)
+        dot_tiles_q8(self.weight, packed, self.records, stride, self.count, self.usual, panels)
         for start in loop(self.count, step=TOKENS):
             first = minimum(start, self.count - TOKENS)
-            for t in range(TOKENS):
-                for i, panel in enumerate(panels):
-                    sums = panel.totals(start).load(t * ROWS, lanes=ROWS)
-                    self._put(first + t, group + 2 * i, sums)
+            for i in loop(count, rolled=True):
+                totals = panels.panel(i).totals(start)
+                for t in range(TOKENS):
+                    self._put(first + t, group + i * 2, totals.load(t * ROWS, lanes=ROWS))
 
     def _packed(self, group: Value, count: int) -> list[Pointer]:
         return [self.packed.at((group + i) * group_bytes(self.weight)) for i in range(count)]
