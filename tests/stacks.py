@@ -90,7 +90,7 @@ def run(
     """The output of the machine code, for the first `count` tokens of `x`."""
     stored = data(graph)
     team = Team(threads)
-    weights = Weights(graph, stored.__getitem__, 1)
+    weights = Weights(graph).fill(stored.__getitem__, 1)
     program = compiled(graph, rung, threads).program
     executable = Executable(program, weights, SequenceState(graph), team)
     (given,) = graph.inputs

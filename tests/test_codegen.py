@@ -73,7 +73,7 @@ def random_weight(name: str, type: TensorType) -> np.ndarray:
 def run_mini(program: Program, graph: Graph, n: int = 8) -> tuple[list[int], bytes]:
     """Tokens of a generation on the CPU backend, and the last logits."""
     team = Team(2)
-    weights = Weights(graph, lambda name: random_weight(name, graph.types[name]), 1)
+    weights = Weights(graph).fill(lambda name: random_weight(name, graph.types[name]), 1)
     state = SequenceState(graph)
     executable = Executable(program, weights, state, team)
     control = state.view("control")

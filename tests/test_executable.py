@@ -72,7 +72,7 @@ def check(program: Program, threads: int) -> None:
         values[weight.name] = dequantise(data[weight.name], weight.type)
     expected = run_program(program, values)
     graph, team = as_graph(program), Team(threads)
-    weights = Weights(graph, data.__getitem__, 1)
+    weights = Weights(graph).fill(data.__getitem__, 1)
     executable = Executable(program, weights, SequenceState(graph), team)
     for value in program.inputs:
         executable.view(value.name)[...] = values[value.name]

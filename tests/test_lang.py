@@ -410,11 +410,11 @@ def test_loops_and_branches() -> None:
 
 
 @pytest.mark.parametrize(("start", "stop", "step"), [(0, 0, 1), (3, 10, 4), (5, 2, 1), (-3, 3, 2)])
-@pytest.mark.parametrize("rolled", [False, True])
-def test_a_loop_runs_as_pythons_range(start: int, stop: int, step: int, rolled: bool) -> None:
+@pytest.mark.parametrize("unroll", [1, 4])
+def test_a_loop_runs_as_pythons_range(start: int, stop: int, step: int, unroll: int) -> None:
     def body(out: Pointer) -> None:
         out = out.cast(i64)
-        for i in loop(stop, start, step, rolled=rolled):
+        for i in loop(stop, start, step, unroll=unroll):
             out[0] = out[0] * 10 + i
             out[1] = out[1] + 1
 

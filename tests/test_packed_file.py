@@ -52,7 +52,7 @@ def arena(path: Path) -> np.ndarray:
     file = open_model(path)
     model, step = decoder(file), Step(context=32)
     graph = model.graph(step)
-    weights = Weights(graph, lambda name: model.weight(name, step).data, 3, ready=file.packed)
+    weights = Weights(graph).fill(lambda name: model.weight(name, step).data, 3, ready=file.packed)
     return weights.arena.data
 
 
@@ -71,7 +71,7 @@ def test_matrices_that_are_rounded_before(shell: Shell, tmp_path: Path) -> None:
     step = Step(context=32)
     rounded = quantised(decoder(open_model(source)), "q4_0")
     graph = rounded.graph(step)
-    weights = Weights(graph, lambda name: rounded.weight(name, step).data, 1)
+    weights = Weights(graph).fill(lambda name: rounded.weight(name, step).data, 1)
     assert decoder(open_model(path)).graph(step) == graph
     np.testing.assert_array_equal(arena(path), weights.arena.data)
 

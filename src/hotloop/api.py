@@ -12,14 +12,16 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.backends.cpu.arena import check_available
 from hotloop.backends.cpu.executable import Executable, SequenceState, Weights
+from hotloop.backends.cpu.places import place_states, place_weights
 from hotloop.backends.cpu.profile import Events
 from hotloop.backends.cpu.team import Team
 from hotloop.compiler import Compiled, compile_graph
@@ -50,6 +52,9 @@ DEFAULT_CONTEXT = 8192
 ACTIVATIONS = ("q8", "f32")
 KV_CACHE = ("f16", "q8", "f32")
 WAKE = ("parked", "spinning")
+#: Bytes of weights from which on a step takes so long that even a short prompt is worth a program
+#: of its own; and packing them takes so long that compiling it costs little more.
+LARGE = 256 << 20
 #: Guesses that one step checks, at most: with more, a step takes several times as long.
 MAX_SPECULATED = 15
 
@@ -70,7 +75,8 @@ class Token:
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds of getting ready: opening the file, packing the weights, compiling.
+    """Seconds of getting ready: opening the file, packing the weights, compiling the decode program
+    (which goes on beside packing).
 
     `cached` says that the machine code came from disk.
     """
@@ -123,7 +129,7 @@ def load(
         _check_choice("quantize", quantize, ENCODED)
     path = resolve(None if name is None else str(name), progress)
     file = open_model(path)
-    with ThreadPoolExecutor(1) as beside, ExitStack() as failing:
+    with ThreadPoolExecutor(2) as beside, ExitStack() as failing:
         # Building a large vocabulary takes half a second.
         tokenizing = beside.submit(load_tokenizer, file)
 
@@ -144,28 +150,28 @@ def load(
         opened = time.perf_counter()
         team = Team(threads or settings.THREADS.get() or available_threads(), wake)
         failing.callback(team.close)
-        weights = Weights(
-            graph,
-            lambda name: decoder.weight(name, step).data,
-            team.threads,
-            report,
-            decoder.release,
-            file.packed,
-        )
-        tokenizer = tokenizing.result()
-        packed = time.perf_counter()
+        check_available(place_weights(graph).nbytes + place_states(graph).nbytes, "this model")
+        weights = Weights(graph)
+
+        def pack() -> float:
+            source = partial(_weight_bytes, decoder, step)
+            weights.fill(source, team.threads, report, decoder.release, file.packed)
+            return time.perf_counter()
+
+        # Code depends on where weights lie and not on what they are: it is compiled meanwhile.
+        packing = beside.submit(pack)
+        model = Model(path, None, decoder, step, schedule, weights, team, speculate=speculate)
+        if weights.region.nbytes >= LARGE:
+            model.compile_prompts()
+        model.tokenizer = tokenizing.result()
+        packed = packing.result()
         failing.pop_all()
-    return Model(
-        path,
-        tokenizer,
-        decoder,
-        step,
-        schedule,
-        weights,
-        team,
-        Timings(opened - started, packed - opened, 0.0, False),
-        speculate=speculate,
-    )
+    model.timings = replace(model.timings, load=opened - started, pack=packed - opened)
+    return model
+
+
+def _weight_bytes(decoder: Decoder, step: Step, name: str) -> NDArray[np.uint8]:
+    return decoder.weight(name, step).data
 
 
 def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:
@@ -206,7 +212,7 @@ class Model:
         schedule: str,
         weights: Weights,
         team: Team,
-        timings: Timings,
+        timings: Timings = Timings(0.0, 0.0, 0.0, cached=False),
         *,
         speculate: int = 0,
         profile_tokens: int = 0,
@@ -240,6 +246,10 @@ class Model:
             step.context,
             decoder.config.vocab,
         )
+
+    def compile_prompts(self) -> None:
+        """Compile the program that reads prompts now, so that the first prompt need not."""
+        self._session.prepare()
 
     @cached_property
     def _prompt_program(self) -> Executable:

@@ -92,14 +92,15 @@ def _child(
         ready = time.monotonic()
         next(iter(model.generate(ids, max_tokens=1, stop_ids=())))
         ended = time.monotonic()
-        # The first prompt also compiles the program that reads prompts; a second does not.
+        # The first prompt may also compile the program that reads prompts; a second does not. And
+        # compiling goes on beside packing: what it adds to a start is what is left of it then.
         prompt = min(model.time_prompt(ids), ended - ready)
         parts = {
             "begun": begun,
             "ended": ended,
             "load": model.timings.load,
             "pack": model.timings.pack,
-            "compile": model.timings.compile + (ended - ready - prompt),
+            "compile": max(ended - begun - model.timings.load - model.timings.pack - prompt, 0.0),
             "prompt": prompt,
         }
     print(json.dumps(parts))

@@ -118,7 +118,7 @@ class Chunk:
         if isinstance(self.queries, int):
             yield from parts(self.queries, self.together)
             return
-        for query in loop(self.queries, step=self.together, rolled=True):
+        for query in loop(self.queries, step=self.together):
             yield query, self.together
 
     def _score(self) -> None:
@@ -126,10 +126,10 @@ class Chunk:
         first = self.before // LANES
         blocks = (self.positions + (LANES - 1)) // LANES
         whole = first + (blocks - first) // self.vectors * self.vectors
-        for block in loop(whole, first, self.vectors, rolled=True):
+        for block in loop(whole, first, self.vectors):
             for query, queries in self._query_parts():
                 self._score_blocks(block, self.vectors, query, queries)
-        for block in loop(blocks, whole, rolled=True):
+        for block in loop(blocks, whole):
             for query, queries in self._query_parts():
                 self._score_blocks(block, 1, query, queries)
 
@@ -212,12 +212,12 @@ class Chunk:
         common = reduce(maximum, [maximum(start, self.start(one)) for one in each])
         end = reduce(minimum, [minimum(block, self.seen(one)) for one in each])
         if self.windowed:
-            for one in loop(query + queries, query, rolled=True):
+            for one in loop(query + queries, query):
                 first, stop = maximum(start, self.start(one)), minimum(block, self.seen(one))
                 with if_(minimum(common, stop) > first):
                     self._add_positions(first, minimum(common, stop), d, vectors, one, 1)
         self._add_positions(common, end, d, vectors, query, queries)
-        for one in loop(query + queries, query, rolled=True):
+        for one in loop(query + queries, query):
             stop = minimum(block, self.seen(one))
             with if_(stop > maximum(common, end)):
                 self._add_positions(maximum(common, end), stop, d, vectors, one, 1)
@@ -234,7 +234,7 @@ class Chunk:
         outs = [self.out.at((query + h) * self.out_stride + d) for h in range(queries)]
         sums = [[Var(out.load(at, lanes)) for at, lanes in vectors] for out in outs]
         weights = self.scores.at(query * CHUNK)
-        for position in loop(stop, start, rolled=True):
+        for position in loop(stop, start):
             row = self.values.at(position * self.dim + d)
             if self.streamed:
                 width = sum(lanes for _, lanes in vectors)
@@ -292,7 +292,7 @@ def copy(into: Pointer, source: Pointer, floats: int | Value) -> None:
 def parts(total: int, size: int) -> Iterator[tuple[Value, int]]:
     """Cut 0 … total into (start, length): a loop over parts of `size`, then the rest."""
     whole = total // size * size
-    for start in loop(whole, step=size, rolled=True):
+    for start in loop(whole, step=size):
         yield start, size
     if whole < total:
         yield as_value(whole, i64), total - whole

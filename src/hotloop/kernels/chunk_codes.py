@@ -171,7 +171,7 @@ class CodesChunk(Chunk):
         vectors = range(code_width(width) // LANES)
         sums = [[Var(zeros(i32 * LANES)) for _ in vectors] for _ in range(queries)]
         weights = self.scores.cast(i32).at(query * CHUNK)
-        for pair in loop(last, first, rolled=True):
+        for pair in loop(last, first):
             row = self.values.at((pair * self._width + d) * 2)
             if self.streamed:
                 prefetch_ahead(row.cast(u8), len(vectors) * PAIRS)

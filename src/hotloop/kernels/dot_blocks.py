@@ -56,7 +56,7 @@ def dot_blocks_q8(
     scales = [token.at(weight.shape[1]).cast(f32) for token in tokens]
     weighted_sums = [scale.at(blocks) for scale in scales]
     totals = [Var(zeros(f32 * rows)) for _ in tokens]
-    for block in loop(blocks):
+    for block in loop(blocks, unroll=2 if len(tokens) == 1 else 1):
         if ahead is not None:
             ahead.prefetch(block)
         else:

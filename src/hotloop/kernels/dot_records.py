@@ -98,9 +98,10 @@ def dot_records_q8(
     rows = GROUP * len(groups)
     totals = [Var(zeros(f32 * rows)) for _ in tokens]
     # One token is what memory must limit; for several, unpacking is shared, and code stays small.
-    for number, part in _parts(weight, groups, ahead=ahead):
+    alone = len(tokens) == 1
+    for number, part in _parts(weight, groups, ahead=ahead, unrolled=alone):
         xs = [x.from_block(number * (codes.columns // 32)) for x in whole]
-        for column, sub in part.sub_blocks(unrolled=len(tokens) == 1):
+        for column, sub in part.sub_blocks(unrolled=alone):
             sums = _products(codes, sub, xs, column, rows)
             for x, products, total in zip(xs, sums, totals, strict=True):
                 total.set(fma(products.to(f32), sub.scale * x.scale(column), total))
@@ -195,6 +196,7 @@ def _parts(
     *,
     ahead: Share | None = None,
     row: Value | None = None,
+    unrolled: bool = False,
 ) -> Iterator[tuple[Value, _Part]]:
     """Trace the loops over blocks and their parts; gives the number of a part in the row, and it.
 
@@ -205,7 +207,7 @@ def _parts(
     step = -(-nbytes // codes.parts)
     for block in loop(weight.shape[1] // layout.columns):
         rows = Rows(layout, [group.at(block * nbytes) for group in groups], row)
-        for part in _loop(codes.parts):
+        for part in _loop(codes.parts, unrolled=unrolled):
             number = block * codes.parts + part
             if ahead is not None:
                 ahead.prefetch(number)
@@ -213,8 +215,8 @@ def _parts(
             yield number, _Part(codes, rows, part, close if ahead is None and row is None else [])
 
 
-def _loop(count: int) -> Iterable[Index]:
-    return loop(count) if count > 1 else (0,)
+def _loop(count: int, *, unrolled: bool = False) -> Iterable[Index]:
+    return loop(count, unroll=count if unrolled else 1) if count > 1 else (0,)
 
 
 def parts_of_row(weight: TensorType) -> int:

@@ -172,7 +172,7 @@ def dot_tiles_q8(
         number = minimum(parts.count - part, layout.parts_at_once)
         start, subs = part * parts.subs, number * parts.subs
         seconds = _Seconds()
-        for p in loop(panels.count, rolled=True):
+        for p in loop(panels.count):
             pair = [packed.at((2 * p + i) * nbytes) for i in range(2)]
             for i in loop(number):
                 seconds = _unpack(weight, pair, part + i, panels.panel(p), i * parts.subs)
@@ -184,7 +184,7 @@ def dot_tiles_q8(
                 otherwise()
                 _multiply(registers, columns, stride, [panels.panel(0)], subs)
             xs = [Activation.of(first.at(t * stride), weight.shape[1]) for t in range(TOKENS)]
-            for p in loop(panels.count, rolled=True):
+            for p in loop(panels.count):
                 following = packed.at((panels.count + p) * (2 * nbytes))
                 ahead = share_of(following, 2 * nbytes, steps, passes, token // TOKENS)
                 _scale(xs, panels.panel(p), start, subs, token, seconds, ahead)
@@ -194,7 +194,7 @@ def _multiply(
     registers: Registers, columns: Pointer, stride: int, panels: list[Panel], subs: Value
 ) -> None:
     """Sixteen tokens' `subs` sub-blocks of `columns` times those of the panels."""
-    for sub in loop(subs, rolled=True):
+    for sub in loop(subs):
         registers.activations.load(columns.at(sub * registers.width), stride)
         for panel, w, sums in zip(panels, registers.weights, registers.sums, strict=False):
             w.load(panel.quants(sub), _LINE)
@@ -243,7 +243,7 @@ def _scale(
     memory, width = panel.totals(token), panel.layout.parts.width
     before = [memory.load(t * ROWS, lanes=ROWS, align=_LINE) for t in range(TOKENS)]
     totals = [Var(select(start > 0, values, 0.0)) for values in before]
-    for sub in loop(subs, rolled=True):
+    for sub in loop(subs):
         ahead.prefetch(start + sub)
         column = (start + sub) * width
         d = panel.scale(sub).load(lanes=ROWS, align=_LINE)

@@ -116,7 +116,7 @@ def expert_mix(tile: Tile) -> None:
                     token = some.token(i)
                     out = y.at(token * row_stride(experts.rows))
                     weight = weights.load(token * row_stride(experts.slots) + slot)
-                    for group in loop(behind, chunk, rolled=True):
+                    for group in loop(behind, chunk):
                         sums = of_first.load(i * (_CHUNK * GROUP) + group * GROUP, GROUP)
                         before = select(slot > 0, out.load(group * GROUP, GROUP), 0)
                         out.store(fma(sums, weight.broadcast(GROUP), before), group * GROUP)
@@ -176,16 +176,16 @@ class _Experts:
         order = self._scratch(self.layout.order).cast(i32)
         starts = self._scratch(self.layout.starts).cast(i32)
         tokens = self.tile.count
-        for expert in loop(self.count, rolled=True):
+        for expert in loop(self.count):
             starts.store(constant(0, i32), expert)
         starts.store(tokens.to(i32), self.count)
-        for token in loop(tokens, rolled=True):
+        for token in loop(tokens):
             expert = self._chosen(token, slot)
             starts.store(starts.load(expert) + 1, expert)
-        for expert in loop(self.count, 1, rolled=True):
+        for expert in loop(self.count, 1):
             starts.store(starts.load(expert) + starts.load(expert - 1), expert)
         # These are the ends so far: tokens, the last one first, go in front of what is there.
-        for number in loop(tokens, rolled=True):
+        for number in loop(tokens):
             token = tokens - 1 - number
             expert = self._chosen(token, slot)
             place = starts.load(expert) - 1

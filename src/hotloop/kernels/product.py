@@ -145,13 +145,13 @@ class Product:
         panels = Panels(self.scratch, PanelLayout.of(self.weight), tokens, count)
         # A line of the result is a token's, with a stride that no prefetcher follows.
         for token in loop(self.count):
-            for i in loop(count, rolled=True):
+            for i in loop(count):
                 prefetch(self.place(token).at((group + i * 2) * GROUP), locality=2)
         packed, stride = self._packed(group, 1)[0], record_bytes(self.x)
         dot_tiles_q8(self.weight, packed, self.records, stride, self.count, self.usual, panels)
         for start in loop(self.count, step=TOKENS):
             first = minimum(start, self.count - TOKENS)
-            for i in loop(count, rolled=True):
+            for i in loop(count):
                 totals = panels.panel(i).totals(start)
                 for t in range(TOKENS):
                     self._put(first + t, group + i * 2, totals.load(t * ROWS, lanes=ROWS))

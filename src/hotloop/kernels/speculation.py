@@ -38,7 +38,7 @@ def draft(tile: Tile) -> None:
         for length in range(SHORTEST, LONGEST + 1):
             with if_(run.equals(length)):
                 most.set(minimum(most, guessing(length)))
-        for i in loop(most, 1, rolled=True):
+        for i in loop(most, 1):
             token = history.load(source + i)
             history.store(token, at + i)
             out.store(token, i)
@@ -49,7 +49,7 @@ def _like(history: Pointer, at: Value) -> tuple[Value, Value]:
     how long it is."""
     best, source = Var(constant(SHORTEST, i64)), Var(constant(NONE, i64))
     last = history.load(at)
-    for end in loop(at, rolled=True):
+    for end in loop(at):
         with if_(history.load(end).equals(last)):
             length = _same(history, end, at)
             with if_(length >= best):

@@ -83,9 +83,9 @@ def find_maxima(row: Row) -> Value:
     top = Var(constant(-LARGEST, f32 * LANES))
     for group in loop(row.groups):
         values = row.values.at(group * GROUP)
-        greatest = values.load(0, LANES)
-        for i in range(LANES, GROUP, LANES):
-            greatest = maximum(values.load(i, LANES), greatest)
+        greatest = Var(values.load(0, LANES))
+        for i in loop(GROUP, LANES, LANES):
+            greatest.set(maximum(values.load(i, LANES), greatest))
         row.maxima.store(greatest, group * LANES)
         top.set(maximum(greatest, top))
     return max_lanes(top)
@@ -191,7 +191,7 @@ def _mass_of_row(row: Row, limit: Value) -> Value:
     total = Var(zeros(u64 * (LANES // 2)))
     for group in loop(row.groups):
         with if_(any_lane(row.maxima.load(group * LANES, LANES) >= limit)):
-            for i in range(0, GROUP, LANES):
+            for i in loop(GROUP, step=LANES):
                 at = group * GROUP + i
                 reached = row.values.load(at, LANES) >= limit
                 total += _pair_sums(select(reached, row.weights.load(at, LANES), 0))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from hotloop.lang.trace import Module, Tracer, current, tracing
-from hotloop.lang.types import Type, i64, ptr
+from hotloop.lang.types import Type, i32, i64, ptr
 from hotloop.lang.values import Operand, Pointer, Value, Var, as_value
 
 
@@ -56,12 +56,10 @@ def ret(value: Operand | None = None, type: Type = i64) -> None:
         builder.ret(as_value(value, type).llvm)
 
 
-def loop(
-    stop: Operand, start: Operand = 0, step: int = 1, *, rolled: bool = False
-) -> Iterator[Value]:
+def loop(stop: Operand, start: Operand = 0, step: int = 1, *, unroll: int = 1) -> Iterator[Value]:
     """`for i in loop(n):` traces a loop of i64 `i` from `start` up to, not including, `stop`.
 
-    LLVM neither unrolls nor vectorises a `rolled` one.
+    It stays as it is (`jit.optimise`), or has `unroll` iterations in one.
     """
     builder = current().builder
     end = as_value(stop, i64)
@@ -76,14 +74,14 @@ def loop(
     yield index.get()
     index += step
     back = builder.branch(head)
-    if rolled:
-        back.set_metadata("llvm.loop", _as_it_is(builder.module))
+    if unroll > 1:
+        back.set_metadata("llvm.loop", _unrolled(builder.module, unroll))
     builder.position_at_end(after)
 
 
-def _as_it_is(module: ir.Module) -> ir.MDValue:
-    """A loop's metadata that bars what is not asked for; LLVM wants a node that holds itself."""
-    option = module.add_metadata(["llvm.loop.disable_nonforced"])
+def _unrolled(module: ir.Module, times: int) -> ir.MDValue:
+    """A loop's metadata that asks for unrolling; LLVM wants a node that holds itself."""
+    option = module.add_metadata(["llvm.loop.unroll.count", ir.Constant(i32.llvm, times)])
     node = ir.MDValue(module, [], str(len(module.metadata)))
     node.operands = (node, option)
     return node
@@ -98,7 +96,7 @@ def strip(stop: Operand, start: Operand = 0, lanes: int = 8) -> Iterator[tuple[V
     whole = first + (as_value(stop, i64) - first) // lanes * lanes
     for i in loop(whole, first, lanes):
         yield i, lanes
-    for i in loop(stop, whole, rolled=True):
+    for i in loop(stop, whole):
         yield i, 0
 
 

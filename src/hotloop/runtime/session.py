@@ -27,6 +27,8 @@ FINISH_REASONS = {0: "running", 1: "length", 2: "stop", 3: "cancelled"}
 #: A prompt of so many tokens is not worth a program of its own, which takes a second to compile:
 #: decode steps read it, and leave the same bits.
 SHORT_PROMPT = 32
+#: And so many are not worth its run, once it is there: it takes as long as two or three steps.
+FEW_TOKENS = 2
 #: Tokens of a prompt that are read at once.
 PROMPT_BLOCK = 128
 #: The same of a model with experts, each of which sees a few of these tokens only: its weights are
@@ -73,11 +75,11 @@ class Session:
         self.context = context
         self.vocab = vocab
         self.finish_reason = "length"
-        self._prompt = prompt
+        self._make_prompt_program = prompt
         self._block = block
         self._ring: NDArray[np.generic] = state.view("ring")[0]
         self._control: NDArray[np.generic] = state.view("control")
-        self._reads_blocks = False  # whether the prompt program has been made
+        self._prompt_program: Executable | None = None
         self._cached: list[int] = []  # tokens whose keys and values are in the cache
         self._bell = Bell()
         self._launch: threading.Event | None = None  # set when the streaming launch has ended
@@ -102,7 +104,7 @@ class Session:
         inner = list(ids[:-1])
         at = _common(self._cached, inner)
         self._cached = inner[:at]
-        if len(inner) - at <= SHORT_PROMPT and not self._reads_blocks:
+        if len(inner) - at <= (FEW_TOKENS if self._prompt_program else SHORT_PROMPT):
             for position in range(at, len(inner)):
                 self._one_step(position, inner[position])
                 self.decode.run()
@@ -112,11 +114,15 @@ class Session:
                 self._read_block(inner[start : start + self._block], start)
         self._ring[: len(ids)] = ids
 
+    def prepare(self) -> Executable:
+        """The program that reads prompts, compiled where it was not yet."""
+        if self._prompt_program is None:
+            self._prompt_program = self._make_prompt_program()
+            _own_all_pages(self._prompt_program)
+        return self._prompt_program
+
     def _read_block(self, tokens: list[int], start: int) -> None:
-        program = self._prompt()
-        if not self._reads_blocks:
-            _own_all_pages(program)
-            self._reads_blocks = True
+        program = self.prepare()
         program.view("token")[: len(tokens)] = tokens
         program.view("pos")[0] = start
         started = time.perf_counter()

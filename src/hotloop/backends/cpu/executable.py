@@ -5,6 +5,8 @@ is one program, which runs on both. All programs of a model see weights and stat
 places, so a prompt read by one program is continued by another.
 """
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -43,22 +45,28 @@ Progress = Callable[[int, int | None, str], None]
 class Weights:
     """The weights of a model, packed for the kernels that read them.
 
-    `source` gives the file's bytes of a weight by its name in the graph, `packed` is told when they
-    are no longer needed. Those in `ready` are read from a file that holds them packed.
+    Where each lies is known at once, which is all that code needs of them; `fill` brings them.
     """
 
-    def __init__(
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self.region = place_weights(graph)
+        self.arena = Arena(self.region.nbytes, "the packed weights")
+
+    def fill(
         self,
-        graph: Graph,
         source: Callable[[str], Bytes],
         threads: int,
         progress: Progress = lambda done, total, what: None,
         packed: Callable[[str], None] = lambda name: None,
         ready: Mapping[str, Packed] = MappingProxyType({}),
-    ) -> None:
-        self.region = place_weights(graph)
-        self.arena = Arena(self.region.nbytes, "the packed weights")
-        matrices = packed_weights(graph)
+    ) -> "Weights":
+        """Pack every weight into its place, and return these weights.
+
+        `source` gives the file's bytes of a weight by its name in the graph, `packed` is told when
+        they are no longer needed. Those in `ready` are read from a file that holds them packed.
+        """
+        graph, matrices = self._graph, packed_weights(self._graph)
         total, done, lock = self.region.nbytes, 0, threading.Lock()
 
         def count(nbytes: int) -> None:
@@ -82,11 +90,21 @@ class Weights:
             count(data.nbytes)
 
         names = sorted(self.region.offsets, key=lambda name: -graph.types[name].nbytes)
-        with ThreadPoolExecutor(threads) as pool:
+        with ThreadPoolExecutor(threads, initializer=_give_way) as pool:
             for _ in pool.map(place, (name for name in names if name not in ready)):
                 pass
         places = {name: (graph.types[name], memory(name)) for name in names if name in ready}
         read_packed(ready, places, threads, count)
+        return self
+
+
+def _give_way() -> None:
+    """Let other threads of a start, which one waits for longer, have the cores first.
+
+    Linux has priorities for threads; elsewhere this would be the whole process's.
+    """
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 class SequenceState:

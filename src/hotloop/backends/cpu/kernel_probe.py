@@ -149,7 +149,7 @@ def _define_op(module: Module, name: str, case: OpCase) -> None:
         args, times = arguments
         *addresses, scratch = [word(args, 8 * k).load_pointer() for k in range(count + 1)]
         rows = [constant(0, i64), constant(case.probed_rows, i64)]
-        for _ in loop(times, rolled=True):
+        for _ in loop(times):
             call(tile, [*addresses, *rows, constant(case.count, i64), scratch])
         ret(0)
 
@@ -312,6 +312,6 @@ def _define_stream(module: Module, stream: _Stream) -> None:
                 call(tile_function, [*operands, low, low + stream.tile_rows, count, mine])
                 tile.set(call(sync.claim, claim))
 
-        for epoch in loop(word(args, 0).load(), rolled=True):
+        for epoch in loop(word(args, 0).load()):
             layer(epoch)
         ret(0)

@@ -101,7 +101,7 @@ def _tiles(memory: Pointer, steps: Value) -> int:
     with tile_registers(registers):
         for register in registers:
             register.load(memory, _ROW_BYTES)
-        for _ in loop(steps, rolled=True):
+        for _ in loop(steps):
             for total in sums:
                 total.multiply(a, b, unsigned=False)
         for i, total in enumerate(sums):
@@ -114,7 +114,7 @@ def _vectors(memory: Pointer, steps: Value) -> int:
     lanes = 64 if target.vnni512 else 16 if target.dotprod else 32
     sums = [Var(memory.cast(i32).load(i * lanes // 4, lanes=lanes // 4)) for i in range(CHAINS)]
     factor = memory.load(0, lanes=lanes)
-    for _ in loop(steps, rolled=True):
+    for _ in loop(steps):
         for total in sums:
             # Of what it has so far: nothing that a compiler could do once, before the loop.
             other = total.bitcast(i8 * lanes)
