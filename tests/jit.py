@@ -8,6 +8,7 @@ from functools import cache
 import llvmlite.binding as llvm
 import numpy as np
 
+from hotloop.backends.cpu import jit
 from hotloop.kernels.tile import KERNELS, OpSpec, buffer_bytes, define, round_up, row_stride
 from hotloop.lang import Module, Target
 from hotloop.lang.target import host
@@ -22,12 +23,8 @@ def machine_for(target: Target) -> llvm.TargetMachine:
 
 
 def optimise(module: Module, machine: llvm.TargetMachine) -> llvm.ModuleRef:
-    parsed = llvm.parse_assembly(str(module))
-    parsed.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(parsed, builder)
-    return parsed
+    """By the passes that programs go through."""
+    return jit.optimise(str(module), module.target, machine)
 
 
 def assembly(module: Module) -> str:

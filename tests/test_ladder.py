@@ -96,9 +96,9 @@ def test_short_prompts_are_read_by_decode_steps_with_the_same_bits(tiny: Path) -
     with load(tiny, 2, context=128) as model:
         steps = generate(model, PROMPT, 12)
         last = model._session.decode.view("logits").tobytes()
-        assert not model._session._reads_blocks
+        assert model._session._prompt_program is None
         generate(model, [token % 131 for token in range(3, 103, 2)], 1)
-        assert model._session._reads_blocks
+        assert model._session._prompt_program is not None
         model._session.forget()
         assert generate(model, PROMPT, 12) == steps
         assert model._session.decode.view("logits").tobytes() == last

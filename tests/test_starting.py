@@ -1,0 +1,76 @@
+"""Starting: code is compiled while weights are packed, a large model's prompt program at once."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hotloop import api, load
+from hotloop.api import Model
+from hotloop.backends.cpu import arena
+from hotloop.frontends.decoder import Decoder, Step
+from hotloop.frontends.model_file import WeightData
+from hotloop.ir.encode import ENCODED
+from hotloop.runtime.session import FEW_TOKENS
+from hotloop.util.errors import ModelFileError, OutOfMemoryError
+
+LENGTHS = (1, FEW_TOKENS + 1, FEW_TOKENS + 2, 15, 16, 17, 18, 33, 47, 129, 146)
+
+
+def after(model: Model, ids: list[int]) -> bytes:
+    """The logits of the token after a prompt that nothing is known of."""
+    model._session.forget()
+    next(iter(model.generate(ids, max_tokens=1, stop_ids=())))
+    return np.asarray(model._session.decode.view("logits")).tobytes()
+
+
+@pytest.mark.parametrize("quantize", [*ENCODED, None])
+def test_prompts_of_any_length_in_blocks_or_by_steps(
+    quantize: str | None, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In tiles, a prompt's last block is filled up with what lies there: it must not show."""
+    ids = [(7 * i + 3) % 128 for i in range(max(LENGTHS))]
+    with load(tiny, 2, context=256, quantize=quantize) as model:
+        by_steps = model.logits(ids)
+    monkeypatch.setattr(api, "LARGE", 0)
+    with load(tiny, 2, context=256, quantize=quantize) as model:
+        program = model._session._prompt_program
+        assert program is not None
+        for n in reversed(LENGTHS):  # the shorter ones find what the longer ones have left
+            assert after(model, ids[:n]) == by_steps[n - 1].tobytes()
+        assert model._session._prompt_program is program
+
+
+def test_a_small_model_waits_with_the_program_for_prompts(tiny: Path) -> None:
+    with load(tiny, 1, context=64) as model:
+        assert model._session._prompt_program is None
+        model.compile_prompts()
+        assert model._session._prompt_program is not None
+
+
+def test_a_weight_that_cannot_be_read_ends_the_start(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = Decoder.weight
+
+    def broken(self: Decoder, name: str, step: Step) -> WeightData:
+        if name == "output_norm.weight":
+            raise ModelFileError("output_norm.weight is not what it was.")
+        return weight(self, name, step)
+
+    monkeypatch.setattr(Decoder, "weight", broken)
+    with pytest.raises(ModelFileError, match="not what it was"):
+        load(tiny, 2)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("hotloop-")]
+
+
+def test_weights_and_cache_are_asked_for_together(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Either would fit by itself, and memory that nobody has touched yet counts as available."""
+    with load(tiny, 1, context=64) as model:
+        weights, state = model._weights.region.nbytes, model._session.decode.state.region.nbytes
+    monkeypatch.setattr(arena, "available_bytes", lambda: max(weights, state) + 1)
+    with pytest.raises(OutOfMemoryError, match="this model needs"):
+        load(tiny, 1, context=64)
