@@ -2,6 +2,7 @@
 
 import ctypes
 import mmap
+import re
 from collections.abc import Callable
 from functools import cache
 
@@ -31,6 +32,13 @@ def assembly(module: Module) -> str:
     """The text of `module` compiled for its own target, whatever this machine is."""
     machine = machine_for(module.target)
     return machine.emit_assembly(optimise(module, machine))
+
+
+def calls(text: str) -> set[str]:
+    """The functions that assembly calls, by name or by an address it loads, and has not itself."""
+    named = r"\$([a-z_]\w*)|\b([a-z_]\w*)@PLT|^\s+(?:callq?|bl)\s+([a-z_]\w*)"
+    names = {name for found in re.findall(named, text, re.MULTILINE) for name in found if name}
+    return {name for name in names if f"\n{name}:" not in text}
 
 
 class Jit:
