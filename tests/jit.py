@@ -36,9 +36,9 @@ def assembly(module: Module) -> str:
 
 def calls(text: str) -> set[str]:
     """The functions that assembly calls, by name or by an address it loads, and has not itself."""
-    named = r"\$([a-z_]\w*)|\b([a-z_]\w*)@PLT|^\s+(?:callq?|bl)\s+([a-z_]\w*)"
+    named = r"\$([a-z_][\w.]*)|\b([a-z_]\w*)@PLT|^\s+(?:callq?|bl)\s+([a-z_][\w.]*)"
     names = {name for found in re.findall(named, text, re.MULTILINE) for name in found if name}
-    return {name for name in names if f"\n{name}:" not in text}
+    return {name for name in names if f"\t.type\t{name},@" not in text}
 
 
 class Jit:
