@@ -84,6 +84,8 @@ SPECS = [
     OpSpec(name, operands, infer(name, operands, attrs), tuple(attrs.items()))
     for name, operands, attrs in OPERANDS
 ]
+#: What publishes a token wakes whoever waits for it, by the system.
+RINGS = {"emit": {"write"}, "accept": {"write"}}
 IDS = [f"{spec.name}-{i}" for i, spec in enumerate(SPECS)]
 
 
@@ -101,7 +103,7 @@ def test_every_op_has_a_kernel_and_every_kernel_is_tried() -> None:
 @pytest.mark.parametrize("spec", SPECS, ids=IDS)
 def test_aarch64_calls_nothing(spec: OpSpec) -> None:
     text = code(spec, AARCH64)
-    assert not calls(text)
+    assert calls(text) <= RINGS.get(spec.name, set())
     if spec.name in ("attend", "attention", "linear", "rms_norm"):
         assert ("smull" if CODES in spec.operands else "fmla") in text
 
@@ -109,7 +111,7 @@ def test_aarch64_calls_nothing(spec: OpSpec) -> None:
 @pytest.mark.parametrize("spec", SPECS, ids=IDS)
 def test_avx2_calls_nothing(spec: OpSpec) -> None:
     text = code(spec, AVX2)
-    assert not calls(text)
+    assert calls(text) <= RINGS.get(spec.name, set())
     if spec.name in ("attend", "attention", "linear", "rms_norm"):
         assert ("vpmaddwd" if CODES in spec.operands else "vfmadd") in text
 
@@ -118,4 +120,4 @@ def test_avx2_calls_nothing(spec: OpSpec) -> None:
 def test_old_x86_calls_only_the_fused_multiply_add(spec: OpSpec) -> None:
     """Without the instruction, C's fmaf: slow, but the same bits."""
     text = code(spec, X86_64)
-    assert calls(text) <= {"fmaf"}
+    assert calls(text) <= {"fmaf", *RINGS.get(spec.name, ())}
