@@ -99,11 +99,8 @@ class Reference:
         self.close = self._stack.close
         decoder = open_values("reference", CONFIG, WEIGHTS)
         step = Step(context=LONG + 2 * TOKENS)
-        weights = Weights(
-            decoder.graph(step),
-            lambda name: decoder.weight(name, step).data,
-            team.threads,
-        )
+        weights = Weights(decoder.graph(step))
+        weights.fill(lambda name: decoder.weight(name, step).data, team.threads)
         self.rungs = {name: Rung(decoder, step, name, weights, team) for name in RUNGS}
         for rung in self.rungs.values():
             self._stack.callback(rung.close)
