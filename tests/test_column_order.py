@@ -179,7 +179,7 @@ def test_blocks_of_a_prompt_and_a_batch_give_the_same_bits(scattered: tuple[Path
         expected = model.logits(long)[-1].tobytes()  # token by token
         model._session.forget()
         alone = [token.id for token in model.generate(long, 8, stop_ids=())]
-        assert model._session._reads_blocks
+        assert model._session._prompt_program is not None
         model._session.forget()
         model._session.start(long, 1, Sampling())
         model._session.run()

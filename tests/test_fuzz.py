@@ -274,6 +274,22 @@ def test_tokenizers_at_which_the_library_panics(tmp_path: Path) -> None:
         load_tokenizer(open_model(tmp_path))
 
 
+def test_a_template_of_tokens_that_are_not_there(tmp_path: Path) -> None:
+    broken = json.loads(TOKENIZER)
+    piece = {"Sequence": {"id": "A", "type_id": 0}}
+    missing = {"SpecialToken": {"id": "<gone>", "type_id": 0}}
+    broken["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [missing, piece],
+        "pair": [piece],
+        "special_tokens": {"<other>": {"id": "<other>", "ids": [0], "tokens": ["<other>"]}},
+    }
+    write_folder(tmp_path, **{"tokenizer.json": json.dumps(broken)})
+    check(tmp_path)
+    with pytest.raises(HotloopError, match=r"tokenizer\.json is damaged"):
+        load_tokenizer(open_model(tmp_path))
+
+
 def test_a_regular_expression_that_backtracks(tmp_path: Path) -> None:
     slow = json.loads(TOKENIZER)
     slow["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(a|aa)+$"

@@ -68,7 +68,7 @@ def predict(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Predict a token's time, on this machine or on one that is not here.
+    """Predict a token's time, on this machine or on another.
 
     On host, the kernels that the model needs are probed first, and kept for a day.
     """

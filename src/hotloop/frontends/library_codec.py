@@ -47,6 +47,13 @@ class LibraryCodec:
         return id in self._added and self._added[id].special
 
 
+def gave_up(source: str) -> ModelFileError:
+    """The error for a `tokenizer.json` at which the library panics."""
+    return ModelFileError(
+        f"{source} is damaged (the tokenizers library gave up on it); download it again."
+    )
+
+
 def codec_from_json(content: bytes, source: str) -> tuple[LibraryCodec, "Backend"]:
     """The codec of a `tokenizer.json`, and the library's own object for its other settings.
 
@@ -55,11 +62,8 @@ def codec_from_json(content: bytes, source: str) -> tuple[LibraryCodec, "Backend
     """
     from tokenizers import Tokenizer as Backend
 
-    gave_up = ModelFileError(
-        f"{source} is damaged (the tokenizers library gave up on it); download it again."
-    )
     try:
-        with panics_as(gave_up):
+        with panics_as(gave_up(source)):
             backend = Backend.from_buffer(content)
     except ValueError as error:
         reason = " ".join(str(error).split())

@@ -1,8 +1,8 @@
 """The `tokenizers` library panics where it meets a fault that it does not expect.
 
 What it raises then has no name to import and is no `Exception`, so it would end a server's thread.
-Known causes: a `tokenizer.json` whose merges make no token, and a regular expression that gives up
-after ten million steps back.
+Known causes: a `tokenizer.json` whose merges make no token, or whose template has one that it does
+not name, and a regular expression that gives up after ten million steps back.
 """
 
 from collections.abc import Iterator

@@ -7,8 +7,9 @@ from typing import TypeVar, cast
 
 from hotloop.frontends import byte_level
 from hotloop.frontends.hf_folder import parse_json
-from hotloop.frontends.library_codec import LibraryCodec, codec_from_json
+from hotloop.frontends.library_codec import LibraryCodec, codec_from_json, gave_up
 from hotloop.frontends.model_file import ModelFile
+from hotloop.frontends.panics import panics_as
 from hotloop.frontends.sentencepiece import SPECIAL_TYPES, SentencePieceCodec, TokenType
 from hotloop.frontends.tokenizer import Codec, Tokenizer, stop_ids
 from hotloop.frontends.word_rules import RULES
@@ -151,7 +152,8 @@ def _from_folder(file: ModelFile) -> Tokenizer | None:
     texts = file.texts()
     if "tokenizer.json" not in texts:
         return None
-    codec, backend = codec_from_json(texts["tokenizer.json"], str(file.path / "tokenizer.json"))
+    source = str(file.path / "tokenizer.json")
+    codec, backend = codec_from_json(texts["tokenizer.json"], source)
 
     def settings(name: str) -> dict[str, object]:
         return parse_json(file.path / name, texts[name]) if name in texts else {}
@@ -168,7 +170,8 @@ def _from_folder(file: ModelFile) -> Tokenizer | None:
         *_named_ids(config.get("bos_token"), codec),
     ]
     bos = starts[0] if starts else None
-    processed = backend.encode("a").ids
+    with panics_as(gave_up(source)):  # a template of tokens that it does not name
+        processed = backend.encode("a").ids
     adds_bos = config.get("add_bos_token")
     if not isinstance(adds_bos, bool):
         # What the file's own post-processing puts before a text says whether prompts have BOS.
