@@ -15,6 +15,7 @@ from hotloop.ir.encode import ENCODED
 from hotloop.runtime.session import FEW_TOKENS
 from hotloop.util.errors import ModelFileError, OutOfMemoryError
 
+TINY = Path(__file__).parent / "data" / "tiny"
 LENGTHS = (1, FEW_TOKENS + 1, FEW_TOKENS + 2, 15, 16, 17, 18, 33, 47, 129, 146)
 
 
@@ -27,9 +28,10 @@ def after(model: Model, ids: list[int]) -> bytes:
 
 @pytest.mark.parametrize("quantize", [*ENCODED, None])
 def test_prompts_of_any_length_in_blocks_or_by_steps(
-    quantize: str | None, tiny: Path, monkeypatch: pytest.MonkeyPatch
+    quantize: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In tiles, a prompt's last block is filled up with what lies there: it must not show."""
+    tiny = TINY / "llama"
     ids = [(7 * i + 3) % 128 for i in range(max(LENGTHS))]
     with load(tiny, 2, context=256, quantize=quantize) as model:
         by_steps = model.logits(ids)
