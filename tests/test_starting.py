@@ -1,5 +1,7 @@
 """Starting: code is compiled while weights are packed, a large model's prompt program at once."""
 
+import os
+import sys
 import threading
 from pathlib import Path
 
@@ -49,6 +51,26 @@ def test_a_small_model_waits_with_the_program_for_prompts(tiny: Path) -> None:
         assert model._session._prompt_program is None
         model.compile_prompts()
         assert model._session._prompt_program is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own")
+def test_packing_gives_way_and_nothing_else_does(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    weight, found = Decoder.weight, set()
+
+    def noted(self: Decoder, name: str, step: Step) -> WeightData:
+        found.add(priority())
+        return weight(self, name, step)
+
+    monkeypatch.setattr(Decoder, "weight", noted)
+    before = priority()
+    load(tiny, 2).close()
+    assert found == {min(before + 10, 19)}
+    assert priority() == before
 
 
 def test_a_weight_that_cannot_be_read_ends_the_start(

@@ -104,7 +104,7 @@ def _give_way() -> None:
     Linux has priorities for threads; elsewhere this would be the whole process's.
     """
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        os.nice(10)  # relative, so that it holds in a process that gives way itself
 
 
 class SequenceState:
