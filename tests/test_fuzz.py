@@ -4,6 +4,7 @@ Sound files are changed at random: cut off, bits flipped, bytes exchanged for la
 values for others of any kind and size. `docs/robustness.md` lists what is tried.
 """
 
+import copy
 import json
 import resource
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.usefixtures("little_memory")
 fuzzing = settings(
     max_examples=80,
     deadline=20_000,  # milliseconds: none may hang, all are done in a few
+    derandomize=True,  # one tree, one answer; to look for more, try it without, and more examples
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
@@ -203,7 +205,7 @@ def changed(draw: st.DrawFn, value: Any) -> Any:
             key = keys[draw(st.integers(0, len(keys) - 1))]
             if step == steps - 1 or not isinstance(here[key], dict | list) or not here[key]:
                 if draw(st.booleans()) or not isinstance(here, dict):
-                    here[key] = draw(HOSTILE)
+                    here[key] = copy.deepcopy(draw(HOSTILE))  # or it would change for all
                 else:
                     del here[key]
                 break
@@ -272,6 +274,26 @@ def test_tokenizers_at_which_the_library_panics(tmp_path: Path) -> None:
     check(tmp_path)
     with pytest.raises(HotloopError, match=r"tokenizer\.json is damaged"):
         load_tokenizer(open_model(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"head_dim": 2**31}, "heads of 2147483648 elements"),
+        ({"head_dim": 2**63}, "which no model has"),
+        ({"rope_scaling": {"rope_type": ["yarn"], "factor": 2}}, "scales RoPE by"),
+        ({"rope_scaling": {"type": {"a": 1}, "factor": 2}}, "scales RoPE by"),
+    ],
+)
+def test_configs_that_took_memory_or_hashes(
+    wrong: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    """Found by many more examples than are tried each time."""
+    config = {key: value for key, value in CONFIG.items() if key != "rope_parameters"}
+    write_folder(tmp_path, **{"config.json": json.dumps({**config, "rope_theta": 1e4, **wrong})})
+    check(tmp_path)
+    with pytest.raises(HotloopError, match=sentence):
+        decoder(open_model(tmp_path))
 
 
 def test_a_template_of_tokens_that_are_not_there(tmp_path: Path) -> None:

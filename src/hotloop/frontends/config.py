@@ -185,6 +185,10 @@ def _hf_share(fields: Fields, usual: float) -> float:
     return fields.get("", "partial_rotary_factor", float, older)
 
 
+#: Far beyond any model's, and the angles of RoPE still take little memory.
+_WIDEST_HEAD = 1 << 16
+
+
 def _check(file: ModelFile, config: Config) -> None:
     """Raise `ModelFileError` where the numbers cannot be those of a decoder."""
     for name in ("layers", "width", "heads", "kv_heads", "head_dim", "ffn", "vocab", "context"):
@@ -193,6 +197,11 @@ def _check(file: ModelFile, config: Config) -> None:
                 f"{file.path} says {name} = {getattr(config, name)}, which must be at least 1; "
                 "the file is damaged, download it again."
             )
+    if config.head_dim > _WIDEST_HEAD:
+        raise ModelFileError(
+            f"{file.path} has heads of {config.head_dim} elements, which no model has; the file is "
+            "damaged, download it again."
+        )
     if config.heads % config.kv_heads or config.head_dim % 2:
         raise ModelFileError(
             f"{file.path} has {config.heads} heads of {config.head_dim} over {config.kv_heads} "

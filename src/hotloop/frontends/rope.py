@@ -100,7 +100,7 @@ def scaled_rope(
 
     `dynamic` scaling starts beyond the context that the config says, which is as far as we go.
     """
-    kind = section.get("rope_type") or section.get("type") or "default"
+    kind = str(section.get("rope_type") or section.get("type") or "default")  # a file says anything
     kind = _ALIASES.get(kind, kind)
     base = base_frequencies(theta, dims)
 
