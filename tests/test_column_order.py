@@ -124,7 +124,7 @@ def scattered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def logits(path: Path, **options: object) -> np.ndarray:
-    with load(path, 2, context=96, **options) as model:  # type: ignore[arg-type]
+    with load(path, 2, context=96, **options) as model:
         return model.logits(IDS).copy()
 
 

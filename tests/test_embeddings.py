@@ -121,18 +121,6 @@ def test_nothing_and_zeros_have_no_length() -> None:
 # over HTTP
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    with running() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 def wanted(text: bytes) -> np.ndarray:
     return hidden_state([BOS, *text])  # of the last token, with length 1
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +154,13 @@ def load(
         weights = Weights(graph)
 
         def pack() -> float:
-            source = partial(_weight_bytes, decoder, step)
-            weights.fill(source, team.threads, report, decoder.release, file.packed)
+            weights.fill(
+                lambda name: decoder.weight(name, step).data,
+                team.threads,
+                report,
+                decoder.release,
+                file.packed,
+            )
             return time.perf_counter()
 
         # Code depends on where weights lie and not on what they are: it is compiled meanwhile.
@@ -168,10 +173,6 @@ def load(
         failing.pop_all()
     model.timings = replace(model.timings, load=opened - started, pack=packed - opened)
     return model
-
-
-def _weight_bytes(decoder: Decoder, step: Step, name: str) -> NDArray[np.uint8]:
-    return decoder.weight(name, step).data
 
 
 def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from hotloop.lang import f32, loop, minimum, u32
 @kernel("gather")
 def gather(tile: Tile) -> None:
     """Numbers outside the input read its last column, so no order can reach beyond it."""
-    (width, columns) = (tile.spec.operands[0].shape[1], tile.spec.operands[1].shape[0])
+    width, columns = tile.spec.operands[0].shape[1], tile.spec.operands[1].shape[0]
     assert tile.result is not None
     x, y = tile.operands[0].cast(f32), tile.result.cast(f32)
     order = tile.operands[1].cast(u32)

@@ -91,7 +91,7 @@ class Boundaries:
 class Reference:
     """The reference decoder on a team: `measure` makes one round, `boundaries` says what it found.
 
-    `close` ends its threads, but not those of the team.
+    `close` gives back what its rungs hold; the team goes on.
     """
 
     def __init__(self, team: Team) -> None:

@@ -17,7 +17,7 @@ from hotloop.runtime.sampling import Sampling
 class Rung:
     """The rung `name` for `batch` sequences. What the cache holds makes no difference to the time.
 
-    `close` ends its launching thread.
+    `close` gives back what its executor holds.
     """
 
     def __init__(

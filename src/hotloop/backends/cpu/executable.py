@@ -99,7 +99,7 @@ class Weights:
 
 
 def _give_way() -> None:
-    """Let other threads of a start, which one waits for longer, have the cores first.
+    """Let the thread that compiles have a core first: a start waits for it longer.
 
     Linux has priorities for threads; elsewhere this would be the whole process's.
     """

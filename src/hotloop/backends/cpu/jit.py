@@ -91,13 +91,13 @@ _loaded: list[None] = []
 
 def compile_object(text: str, target: Target) -> bytes:
     """An object file from the text of a module."""
-    machine = target_machine(target, OPTIMISATION)
+    machine = target_machine(target)
     return bytes(machine.emit_object(optimise(text, target, machine)))
 
 
 def assembly(text: str, target: Target) -> str:
     """The assembly of a module, to look at."""
-    machine = target_machine(target, OPTIMISATION)
+    machine = target_machine(target)
     return str(machine.emit_assembly(optimise(text, target, machine)))
 
 
@@ -106,8 +106,8 @@ def optimise(text: str, target: Target, machine: llvm.TargetMachine) -> llvm.Mod
     parsed.data_layout = str(machine.target_data)
     parsed.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=OPTIMISATION)
-    # Kernels say themselves what is a vector and which loops are unrolled. LLVM's own ideas of it
-    # took a fifth of the time and of the code, and made no kernel faster.
+    # Kernels say themselves what is a vector and which loops are unrolled. LLVM's own ideas beyond
+    # that took a fifth of the time and of the code, and made no program faster.
     options.loop_vectorization = options.slp_vectorization = False
     options.loop_unrolling = options.loop_interleaving = False
     builder = llvm.create_pass_builder(machine, options)
@@ -116,13 +116,13 @@ def optimise(text: str, target: Target, machine: llvm.TargetMachine) -> llvm.Mod
 
 
 @cache
-def target_machine(target: Target, optimisation: int) -> llvm.TargetMachine:
+def target_machine(target: Target) -> llvm.TargetMachine:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu,
         features=target.feature_string,
-        opt=optimisation,
+        opt=OPTIMISATION,
         reloc="pic",
         codemodel="small",
     )
