@@ -12,6 +12,7 @@ import hotloop
 
 if TYPE_CHECKING:
     import openai
+    from playwright.sync_api import Browser
     from serving import Running
 
 DATA = Path(__file__).parent / "data"
@@ -83,3 +84,11 @@ def client(server: Running) -> Iterator[openai.OpenAI]:
 
     with connect(server) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    from browsing import chromium
+
+    with chromium() as browser:
+        yield browser

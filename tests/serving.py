@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ import openai
 import requests
 import uvicorn
 from fake_executor import WIDTH, FakeExecutor
+from waiting import PATIENCE, wait_until
 
 from hotloop.frontends.tokenizer import Tokenizer
 from hotloop.runtime.engine import Engine
@@ -117,8 +117,7 @@ def running(
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        while not server.started:
-            time.sleep(0.002)
+        wait_until(lambda: server.started)
         port = server.servers[0].sockets[0].getsockname()[1]
         yield Running(served, f"http://127.0.0.1:{port}", executor)
         wait_until(lambda: served.engine.load().running == 0)
@@ -130,17 +129,8 @@ def running(
         served.engine.close()
 
 
-def wait_until(holds: object, patience: float = 60.0) -> None:
-    """Wait for `holds()`; fail after `patience` seconds."""
-    assert callable(holds)
-    deadline = time.monotonic() + patience
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def connect(server: Running, key: str = "none") -> openai.OpenAI:
-    return openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0, timeout=PATIENCE)
 
 
 def says(text: str) -> Iterator[Running]:
@@ -149,4 +139,4 @@ def says(text: str) -> Iterator[Running]:
 
 
 def post(server: Running, path: str, body: object, **options: object) -> requests.Response:
-    return requests.post(server.url + path, json=body, timeout=60, **options)
+    return requests.post(server.url + path, json=body, timeout=PATIENCE, **options)

@@ -13,8 +13,9 @@ import openai
 import pytest
 import requests
 from fake_executor import WIDTH, FakeExecutor, hidden_state
-from serving import BOS, VOCAB, Running, make_executor, running, wait_until
+from serving import BOS, VOCAB, Running, make_executor, running
 from test_engine import Client, run
+from waiting import wait_until
 
 from hotloop import Model, load
 from hotloop.runtime.engine import Engine

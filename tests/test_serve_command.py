@@ -16,7 +16,7 @@ import openai
 import pytest
 import requests
 import trustme
-from serving import wait_until
+from waiting import wait_until
 
 import hotloop
 from hotloop.cli.main import main

@@ -11,13 +11,8 @@ import time
 import openai
 import pytest
 import requests
-from serving import (
-    Running,
-    connect,
-    make_executor,
-    running,
-    wait_until,
-)
+from serving import Running, connect, make_executor, running
+from waiting import wait_until
 
 from hotloop.serve.app import Access
 

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+from browsing import visit
 from serving import END, Running, make_executor, running
+from waiting import wait_until
 
-playwright = pytest.importorskip("playwright.sync_api")
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+expect = pytest.importorskip("playwright.sync_api").expect
 
 ANSWER = "Once upon a time there was a loop.\n<b>It never ended.</b>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[playwright.Browser]:
-    with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -33,69 +25,89 @@ def server() -> Iterator[Running]:
 
 
 @pytest.fixture
-def page(browser: playwright.Browser, server: Running) -> Iterator[playwright.Page]:
-    """The page, which must ask nobody else and make no mistake."""
-    with browser.new_context(color_scheme="light") as context:
-        context.set_default_timeout(10_000)
-        page = context.new_page()
-        asked: list[str] = []
-        wrong: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.goto(server.url)
+def page(browser: Browser, server: Running) -> Iterator[Page]:
+    with visit(browser, server.url, color_scheme="light") as page:
         yield page
-        assert all(url.startswith((server.url, "data:")) for url in asked), asked
-        assert not wrong
 
 
-def say(page: playwright.Page, text: str) -> None:
+def say(page: Page, text: str) -> None:
+    """Send `text`, once the answer before it has ended: until then there is no sending."""
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
     page.get_by_label("Your message").fill(text)
     page.keyboard.press("Enter")
 
 
-def test_a_conversation(page: playwright.Page) -> None:
+def test_a_conversation(page: Page) -> None:
     say(page, "Tell me a story")
     answer = page.locator(".message.assistant")
-    playwright.expect(answer).to_have_text(ANSWER)
-    playwright.expect(page.locator(".message.user")).to_have_text("Tell me a story")
-    playwright.expect(page.locator(".note")).to_contain_text("tokens, the first after")
-    assert float(page.locator("#speed").inner_text()) > 0
+    expect(answer).to_have_text(ANSWER)
+    expect(page.locator(".message.user")).to_have_text("Tell me a story")
+    expect(page.locator(".note")).to_contain_text("tokens, the first after")
+    assert float(page.locator("#speed").inner_text()) > 0  # written before the note
     say(page, "And then?")
-    playwright.expect(answer).to_have_count(2)
+    expect(answer).to_have_count(2)
     page.get_by_role("button", name="New chat").click()
-    playwright.expect(answer).to_have_count(0)
-    playwright.expect(page.get_by_label("Your message")).to_be_focused()
+    expect(answer).to_have_count(0)
+    expect(page.get_by_label("Your message")).to_be_focused()
 
 
-def test_an_answer_can_be_stopped(page: playwright.Page, server: Running) -> None:
-    server.executor.script = [*b"x" * 400]
-    server.executor.pause = 0.01
-    for press in (
-        lambda: page.keyboard.press("Escape"),
-        lambda: page.get_by_role("button", name="Stop").click(),
+def test_an_answer_can_be_stopped(browser: Browser) -> None:
+    endless = make_executor(says=tuple(b"x"), pages=10_000, pause=0.005)
+    with (
+        running(endless, context=100_000) as server,
+        visit(browser, server.url, color_scheme="light") as page,
     ):
-        say(page, "Go on for ever")
-        playwright.expect(page.locator(".message.assistant").last).to_contain_text("xxx")
-        press()
-        playwright.expect(page.get_by_role("button", name="Send")).to_be_visible()
-    playwright.expect(page.locator(".note").last).to_have_text("stopped")
+        page.get_by_label("Longest answer").fill("90000")
+        answer = page.locator(".message.assistant")
+        for count, press in enumerate(
+            (
+                lambda: page.keyboard.press("Escape"),
+                lambda: page.get_by_role("button", name="Stop").click(),
+            ),
+            1,
+        ):
+            say(page, "Go on for ever")
+            expect(answer).to_have_count(count)
+            expect(answer.last).to_contain_text("xxx")
+            press()
+            expect(page.locator(".note")).to_have_text(["stopped"] * count)
 
 
-def test_model_and_load_are_in_view(page: playwright.Page) -> None:
-    playwright.expect(page.locator("#model")).to_have_text("tiny")
-    playwright.expect(page.locator("#limit")).to_have_text("The memory allows 1000 to one stream.")
-    playwright.expect(page.locator("#pages")).to_contain_text("of 64 pages in use")
+def test_a_new_chat_knows_nothing_of_an_answer_that_was_coming(browser: Browser) -> None:
+    endless = make_executor(says=tuple(b"x"), pages=10_000, pause=0.005)
+    with (
+        running(endless, context=100_000) as server,
+        visit(browser, server.url, color_scheme="light") as page,
+    ):
+        sent: list[dict[str, object]] = []
+        page.on("request", lambda made: sent.append(made.post_data_json) if made.post_data else 0)
+        for count in (1, 2):
+            say(page, "Go on for ever")
+            expect(page.locator(".message.assistant")).to_contain_text("xxx")
+            page.get_by_role("button", name="New chat").click()
+            expect(page.get_by_role("button", name="Send")).to_be_visible()
+            expect(page.locator("#log")).to_be_empty()
+            wait_until(lambda count=count: len(sent) == count)
+        assert [body["messages"] for body in sent] == [
+            [{"role": "user", "content": "Go on for ever"}]
+        ] * 2
 
 
-def test_errors_are_said(page: playwright.Page) -> None:
+def test_model_and_load_are_in_view(page: Page) -> None:
+    expect(page.locator("#model")).to_have_text("tiny")
+    expect(page.locator("#limit")).to_have_text("The memory allows 1000 to one stream.")
+    expect(page.locator("#pages")).to_contain_text("of 64 pages in use")
+
+
+def test_errors_are_said(page: Page) -> None:
     say(page, "a" * 2000)
-    playwright.expect(page.get_by_role("alert")).to_contain_text("shorten it")
+    expect(page.get_by_role("alert")).to_contain_text("shorten it")
 
 
 @pytest.mark.parametrize("width", [320, 1280])
-def test_nothing_sticks_out(page: playwright.Page, width: int) -> None:
+def test_nothing_sticks_out(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 700})
     say(page, "long" * 60)
-    playwright.expect(page.locator(".message.assistant")).to_have_text(ANSWER)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    playwright.expect(page.get_by_role("button", name="Send")).to_be_in_viewport()
+    expect(page.locator(".message.assistant")).to_have_text(ANSWER)
+    wait_until(lambda: page.evaluate("document.documentElement.scrollWidth") <= width)
+    expect(page.get_by_role("button", name="Send")).to_be_in_viewport()

@@ -120,20 +120,21 @@ async function send() {
   if (!text || running) return;
   fail("");
   $("text").value = "";
-  messages.push({ role: "user", content: text });
+  const chat = messages; // a new one may begin before the answer has ended
+  chat.push({ role: "user", content: text });
   add("user", text);
   const bubble = add("assistant waiting", "");
   setRunning(new AbortController());
   let answer = "";
   try {
     answer = await stream(bubble);
-    messages.push({ role: "assistant", content: answer });
+    chat.push({ role: "assistant", content: answer });
   } catch (error) {
     if (error.name === "AbortError") {
-      messages.push({ role: "assistant", content: bubble.textContent });
-      note("stopped");
+      chat.push({ role: "assistant", content: bubble.textContent });
+      if (chat === messages) note("stopped");
     } else {
-      messages.pop();
+      chat.pop();
       fail(error.message);
     }
   } finally {
