@@ -42,6 +42,8 @@ def test_tokenize_and_back(server: Running) -> None:
     assert made == {"tokens": [BOS, *"hé".encode(), END], "count": 5, "max_model_len": 512}
     bare = post(server, "/tokenize", {"prompt": "a", "add_special_tokens": False}).json()
     assert bare["tokens"] == [97]
+    error = post(server, "/detokenize", {"tokens": [1, VOCAB]}).json()["error"]
+    assert error["param"] == "tokens"
     back = post(server, "/detokenize", {"tokens": made["tokens"]}).json()
     assert back == {"prompt": "<s>hé<|im_end|>"}
 
@@ -192,6 +194,7 @@ def test_streams_say_the_same(client: openai.OpenAI) -> None:
     )
     texts, reasons, usage = ["", ""], [None, None], None
     for chunk in stream:
+        assert "usage" in chunk.model_fields_set  # null, until the last
         usage = chunk.usage or usage
         for choice in chunk.choices:
             texts[choice.index] += choice.delta.content or ""
@@ -446,6 +449,72 @@ def test_a_wrong_field_is_named(
     assert error["type"] == "invalid_request_error"
     assert error["param"] == param
     assert error["message"]
+
+
+def test_null_means_what_leaving_out_means(server: Running) -> None:
+    """Clients of other languages write down all fields that they know, and null for most."""
+    known = server_schema(server, "ChatRequest") - {"model", "messages"}
+    written = CHAT | {"temperature": 0, "max_tokens": 4}
+    nulls = dict.fromkeys(known) | written
+    answers = [post(server, "/v1/chat/completions", body) for body in (written, nulls)]
+    texts = [answer.json()["choices"] for answer in answers]
+    assert texts[0] == texts[1]
+    nulls = dict.fromkeys(server_schema(server, "CompletionRequest") - {"prompt"})
+    assert post(server, "/v1/completions", COMPLETION | nulls).status_code == 200
+    for name, value in (("temperature", -1), ("n", 0), ("stream", "yes"), ("top_p", 0)):
+        response = post(server, "/v1/completions", COMPLETION | {name: value})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, name)
+
+
+def server_schema(server: Running, name: str) -> set[str]:
+    """The fields of a request, by the server's own account."""
+    schema = requests.get(server.url + "/openapi.json", timeout=60).json()
+    return set(schema["components"]["schemas"][name]["properties"])
+
+
+def test_fields_that_change_nothing_are_taken(server: Running) -> None:
+    extra = {
+        "modalities": ["text"],
+        "prediction": {"type": "content", "content": "abc"},
+        "prompt_cache_key": "a",
+        "reasoning_effort": "low",
+        "safety_identifier": "b",
+        "service_tier": "auto",
+        "verbosity": "low",
+    }
+    assert post(server, "/v1/chat/completions", CHAT | extra).status_code == 200
+    response = post(server, "/v1/chat/completions", CHAT | {"modalities": ["audio"]})
+    assert response.json()["error"]["param"] == "modalities.0"
+
+
+def test_the_template_knows_the_reasoning_effort() -> None:
+    with running(template="{{ reasoning_effort | default('none') }}") as server:
+        for asked, length in (({}, 4), ({"reasoning_effort": "medium"}, 6)):
+            usage = post(server, "/v1/chat/completions", CHAT | asked).json()["usage"]
+            assert usage["prompt_tokens"] == 1 + length
+
+
+def test_a_load_test_goes_on_where_the_model_ends() -> None:
+    executor = make_executor(says=(END,))
+    with running(executor) as server:
+        for asked, made, reason in (({}, 1, "stop"), ({"ignore_eos": True}, 5, "length")):
+            body = COMPLETION | {"max_tokens": 5} | asked
+            answer = post(server, "/v1/completions", body).json()
+            assert answer["usage"]["completion_tokens"] == made
+            assert answer["choices"][0]["finish_reason"] == reason
+            assert answer["choices"][0]["text"] == ""
+
+
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain"])
+def test_json_must_say_that_it_is_json(server: Running, kind: str | None) -> None:
+    response = requests.post(
+        server.url + "/v1/completions",
+        data=json.dumps(COMPLETION).encode(),
+        headers={"Content-Type": kind} if kind else {},
+        timeout=60,
+    )
+    assert response.status_code == 400
+    assert f"Content-Type is {kind or 'nothing'}, not" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "nul", '{"model": ' * 5000, "\xff", "[" * 100_000])

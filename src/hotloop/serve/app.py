@@ -137,6 +137,7 @@ def _add_tokens(app: FastAPI, served: Served) -> None:
     @app.post("/detokenize", responses=_failures(400, 401, 404, 413))
     async def detokenize(request: schemas.DetokenizeRequest) -> schemas.DetokenizeResponse:
         served.check_name(request.model)
+        served.check_tokens(request.tokens, "tokens")
         return schemas.DetokenizeResponse(prompt=served.tokenizer.decode(request.tokens))
 
 

@@ -15,7 +15,7 @@ from hotloop.serve.background import in_background
 from hotloop.serve.errors import ApiError, as_api_error
 from hotloop.serve.generation import Delta, Generation, Scored
 from hotloop.serve.grammar import Grammars
-from hotloop.serve.requests import check_count, options, token_logprobs
+from hotloop.serve.requests import check_count, options, token_logprobs, wants_usage
 from hotloop.serve.schemas import ChatRequest, JsonSchemaFormat, NamedTool, TextFormat, ToolCall
 from hotloop.serve.served import Served
 from hotloop.serve.tools import CallFinder, call_schema, offered, template_messages
@@ -26,6 +26,7 @@ async def chat(served: Served, grammars: Grammars, http: Request, request: ChatR
     """Answer a conversation. Rendering, tokenising and compiling a schema leave the event loop."""
     served.check_name(request.model)
     check_count(1, request.n)
+    usage = wants_usage(request)
     _check(served, request)
     prompt = await in_background(_prompt, served, request)
     constraint = await in_background(_constraint, grammars, request)
@@ -44,16 +45,13 @@ async def chat(served: Served, grammars: Grammars, http: Request, request: ChatR
             special=bool(offered(request)),
         ),
     )
-    usage = request.stream_options is not None and request.stream_options.include_usage
-    return await answer(http, generation, ChatAnswer(served, request), request.stream, usage)
+    return await answer(http, generation, ChatAnswer(served, request, usage), request.stream, usage)
 
 
 def _check(served: Served, request: ChatRequest) -> None:
     """What the fields say together."""
     if request.top_logprobs is not None and not request.logprobs:
         raise ApiError("top_logprobs needs logprobs to be true.", param="top_logprobs")
-    if request.stream_options is not None and not request.stream:
-        raise ApiError("stream_options needs stream to be true.", param="stream_options")
     if request.tools and not served.takes_tools:
         raise ApiError(f"the chat template of {served.name} has no place for tools.", param="tools")
     choice = request.tool_choice
@@ -79,7 +77,10 @@ def _prompt(served: Served, request: ChatRequest) -> list[int]:
         {"type": "function", "function": function.model_dump(exclude_none=True)}
         for function in functions
     ]
-    names = {"add_generation_prompt": True} | (request.chat_template_kwargs or {})
+    names: dict[str, Any] = {"add_generation_prompt": True}
+    if request.reasoning_effort is not None:
+        names["reasoning_effort"] = request.reasoning_effort
+    names |= request.chat_template_kwargs or {}
     for name in ("messages", "tools", "bos_token", "eos_token", "template"):
         if name in names:
             raise ApiError(f"chat_template_kwargs cannot set {name}.", param="chat_template_kwargs")
@@ -109,15 +110,17 @@ def _constraint(grammars: Grammars, request: ChatRequest) -> Callable[[], Constr
 class ChatAnswer:
     """Chat completions and their chunks (`hotloop.serve.answers.Answer`)."""
 
-    def __init__(self, served: Served, request: ChatRequest) -> None:
+    def __init__(self, served: Served, request: ChatRequest, usage: bool) -> None:
         self._served = served
         self._request = request
-        self._head = {
+        self._head: dict[str, Any] = {
             "id": f"chatcmpl-{secrets.token_hex(12)}",
             "created": int(time.time()),
             "model": served.name,
             "system_fingerprint": f"hotloop-{__version__}",
         }
+        if usage:
+            self._head["usage"] = None  # as OpenAI has it, in all events but the last
         names = [function.name for function in offered(request)]
         demands = _demands_call(request)
         self._finders = [CallFinder(names, demands) for _ in range(request.n)] if names else None

@@ -15,7 +15,7 @@ from hotloop.serve.background import in_background
 from hotloop.serve.errors import ApiError
 from hotloop.serve.generation import Delta, Generation, Scored
 from hotloop.serve.grammar import Grammars
-from hotloop.serve.requests import check_count, finite, options, prompts
+from hotloop.serve.requests import check_count, finite, options, prompts, wants_usage
 from hotloop.serve.schemas import CompletionRequest
 from hotloop.serve.served import Served
 
@@ -30,8 +30,7 @@ async def complete(
     served.check_name(request.model)
     if request.best_of not in (None, request.n):
         raise ApiError(f"best_of must be n ({request.n}), or left out.", param="best_of")
-    if request.stream_options is not None and not request.stream:
-        raise ApiError("stream_options needs stream to be true.", param="stream_options")
+    usage = wants_usage(request)
     found = await in_background(_prompts, served, request)
     check_count(len(found), request.n)
     if request.echo and request.logprobs is not None:
@@ -52,8 +51,7 @@ async def complete(
             echo=request.echo,
         ),
     )
-    usage = request.stream_options is not None and request.stream_options.include_usage
-    made_of = CompletionAnswer(served, request, len(generation.choices))
+    made_of = CompletionAnswer(served, request, len(generation.choices), usage)
     return await answer(http, generation, made_of, request.stream, usage)
 
 
@@ -68,17 +66,21 @@ def _prompts(served: Served, request: CompletionRequest) -> list[list[int]]:
 class CompletionAnswer:
     """Completions and their chunks (`hotloop.serve.answers.Answer`)."""
 
-    def __init__(self, served: Served, request: CompletionRequest, choices: int) -> None:
+    def __init__(
+        self, served: Served, request: CompletionRequest, choices: int, usage: bool
+    ) -> None:
         self._served = served
         self._request = request
         self._offsets = [0] * choices
-        self._head = {
+        self._head: dict[str, Any] = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
             "created": int(time.time()),
             "model": served.name,
             "system_fingerprint": f"hotloop-{__version__}",
         }
+        if usage:
+            self._head["usage"] = None  # as OpenAI has it, in all events but the last
 
     def opening(self) -> Iterator[dict[str, Any]]:
         yield from ()

@@ -88,13 +88,19 @@ async def on_hotloop_error(_: Request, error: Exception) -> JSONResponse:
     return respond(as_api_error(error))
 
 
-async def on_invalid_request(_: Request, error: Exception) -> JSONResponse:
+async def on_invalid_request(request: Request, error: Exception) -> JSONResponse:
     """The field that is wrong, by its path: `messages.0.role`.
 
     Where a field may be of several types, each of them complains: the one that got farthest into
     the value says most, and the type itself least.
     """
     assert isinstance(error, RequestValidationError)
+    if isinstance(error.body, bytes):
+        said = request.headers.get("content-type", "nothing")
+        text = (
+            f"the body must be JSON and say so: Content-Type is {said:.80}, not application/json."
+        )
+        return respond(ApiError(text))
     found = [(_path(one, error.body), one) for one in error.errors()]
     path, first = max(found, key=lambda one: (len(one[0]), not one[1]["type"].endswith("_type")))
     if first["type"] == "json_invalid":

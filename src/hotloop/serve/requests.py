@@ -37,7 +37,7 @@ def options(
         min_p=request.min_p,
         repeat_penalty=request.repetition_penalty,
         repeat_last_n=-1,
-        stop_ids=served.stop_ids,
+        stop_ids=() if request.ignore_eos and constraint is None else served.stop_ids,
         presence_penalty=request.presence_penalty,
         frequency_penalty=request.frequency_penalty,
     )
@@ -45,6 +45,15 @@ def options(
     return Options(
         max_tokens, sampling, request.n, request.stops, bias, logprobs, constraint, special, echo
     )
+
+
+def wants_usage(request: Sampled) -> bool:
+    """Whether a stream is to end with its usage."""
+    if request.stream_options is None:
+        return False
+    if not request.stream:
+        raise ApiError("stream_options needs stream to be true.", param="stream_options")
+    return request.stream_options.include_usage
 
 
 def check_count(prompts: int, n: int) -> None:
@@ -71,10 +80,7 @@ def prompts(
         if isinstance(one, str):
             one = encode(one, param)
         assert isinstance(one, list)
-        wrong = next((token for token in one if token >= served.vocab), None)
-        if wrong is not None:
-            text = f"there is no token {wrong}; the model has 0 to {served.vocab - 1}."
-            raise ApiError(text, param=param)
+        served.check_tokens(one, param)
         served.check_prompt(one, param)
         found.append(one)
     return found

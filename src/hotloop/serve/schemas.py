@@ -2,12 +2,15 @@
 
 Types are strict: a string is not a number. A field that is not known is an error, as it is at
 OpenAI, so that a misspelt one never passes in silence. Fields that change nothing here (`user`,
-`metadata`, …) are taken, and said so.
+`metadata`, …) are taken, and said so. A null means what leaving the field out means, since many
+clients write down all that they know.
 """
 
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from hotloop.serve.nullable import OR_NULL
 
 MAX_STOPS = 16
 MAX_CHOICES = 128
@@ -18,13 +21,14 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
 
 
-Penalty = Annotated[float, Field(ge=-2, le=2)]
+Switch = Annotated[bool, OR_NULL]
+Penalty = Annotated[float, Field(ge=-2, le=2), OR_NULL]
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 
 
 class StreamOptions(Request):
-    include_usage: bool = False
+    include_usage: Switch = False
     include_obfuscation: bool | None = Field(None, description="Has no effect.")
 
 
@@ -33,20 +37,29 @@ class Sampled(Request):
 
     model: str | None = Field(None, description="The model's name; the only one if left out.")
     max_tokens: int | None = Field(None, ge=0)
-    temperature: float = Field(1.0, ge=0, le=100, description="0 takes the likeliest token.")
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0, lt=2**31, description="Keep the k likeliest; 0: all.")
-    min_p: float = Field(0.0, ge=0, le=1)
+    temperature: Annotated[float, Field(ge=0, le=100), OR_NULL] = Field(
+        1.0, description="0 takes the likeliest token."
+    )
+    top_p: Annotated[float, Field(gt=0, le=1), OR_NULL] = 1.0
+    top_k: Annotated[int, Field(ge=0, lt=2**31), OR_NULL] = Field(
+        0, description="Keep the k likeliest; 0: all."
+    )
+    min_p: Annotated[float, Field(ge=0, le=1), OR_NULL] = 0.0
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
-    repetition_penalty: float = Field(1.0, gt=0, le=100, description="1: off.")
+    repetition_penalty: Annotated[float, Field(gt=0, le=100), OR_NULL] = Field(
+        1.0, description="1: off."
+    )
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
         None, description="By token id; -100 forbids a token."
     )
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
-    n: int = Field(1, ge=1, le=MAX_CHOICES)
-    stream: bool = False
+    ignore_eos: Switch = Field(
+        False, description="Go on where the model would end, up to max_tokens: for load tests."
+    )
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES), OR_NULL] = 1
+    stream: Switch = False
     stream_options: StreamOptions | None = None
     grammar: str | None = Field(None, description="A Lark grammar that the output follows.")
     user: str | None = Field(None, description="Has no effect.")
@@ -62,7 +75,7 @@ class CompletionRequest(Sampled):
     prompt: str | list[str] | list[Token] | list[list[Token]] = Field(
         description="A text, tokens, or several of either."
     )
-    echo: bool = False
+    echo: Switch = False
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     best_of: int | None = Field(None, ge=1, description="Must be n, or left out.")
     suffix: str | None = Field(
@@ -151,7 +164,7 @@ ResponseFormat = Annotated[
 class ChatRequest(Sampled):
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=0)
-    logprobs: bool = False
+    logprobs: Switch = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     response_format: ResponseFormat | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
@@ -160,9 +173,18 @@ class ChatRequest(Sampled):
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Further names for the chat template, such as enable_thinking."
     )
+    reasoning_effort: str | None = Field(
+        None, description="Given to the chat template, which may have no use for it."
+    )
+    modalities: list[Literal["text"]] | None = Field(None, description="Text is all there is.")
     metadata: dict[str, str] | None = Field(None, description="Has no effect.")
-    store: bool | None = Field(None, description="Has no effect.")
+    prediction: dict[str, Any] | None = Field(None, description="Has no effect.")
+    prompt_cache_key: str | None = Field(None, description="Has no effect.")
+    prompt_cache_retention: str | None = Field(None, description="Has no effect.")
+    safety_identifier: str | None = Field(None, description="Has no effect.")
     service_tier: str | None = Field(None, description="Has no effect.")
+    store: bool | None = Field(None, description="Has no effect.")
+    verbosity: str | None = Field(None, description="Has no effect.")
 
 
 class EmbeddingsRequest(Request):
@@ -170,7 +192,7 @@ class EmbeddingsRequest(Request):
     input: str | list[str] | list[Token] | list[list[Token]] = Field(
         description="A text, tokens, or several of either."
     )
-    encoding_format: Literal["float", "base64"] = Field(
+    encoding_format: Annotated[Literal["float", "base64"], OR_NULL] = Field(
         "float", description="base64: of little-endian float32."
     )
     dimensions: int | None = Field(None, ge=1, description="The model's, or left out.")
@@ -180,7 +202,7 @@ class EmbeddingsRequest(Request):
 class TokenizeRequest(Request):
     model: str | None = None
     prompt: str
-    add_special_tokens: bool = Field(True, description="Begin with BOS, where the model does.")
+    add_special_tokens: Switch = Field(True, description="Begin with BOS, where the model does.")
 
 
 class DetokenizeRequest(Request):

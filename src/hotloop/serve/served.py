@@ -83,6 +83,13 @@ class Served:
             )
         return self.tokenizer.encode(text, special)
 
+    def check_tokens(self, tokens: Sequence[int], param: str) -> None:
+        """Raise where one of `tokens` is none of the model's."""
+        wrong = next((token for token in tokens if token >= self.vocab), None)
+        if wrong is not None:
+            text = f"there is no token {wrong}; the model has 0 to {self.vocab - 1}."
+            raise ApiError(text, param=param)
+
     def check_prompt(self, tokens: Sequence[int], param: str) -> None:
         """Raise where `tokens` cannot be a prompt that a token follows."""
         if not tokens:
