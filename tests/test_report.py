@@ -116,6 +116,17 @@ def test_bandwidth_keeps_all_bytes(report: Report) -> None:
         assert whole >= inside * (1 - 1e-9)
 
 
+def test_the_table_of_a_token_adds_up_to_it(predicted: Report) -> None:
+    for rung in predicted.rungs:
+        assert sum(row.us for row in rung.rows) == pytest.approx(1e3 * rung.ms)
+        # Of one socket; what is sent ahead, before the first token ends, is left out.
+        sent = sum(row.nbytes for row in rung.rows)
+        assert sent == pytest.approx(rung.nbytes / 16, rel=0.02)
+    first = {rung.name: rung.rows[0].name for rung in predicted.rungs}
+    assert first["ops"].startswith("launch: program load @")
+    assert first["looped"] == first["tokens"] == "memory: @layer linear"
+
+
 def test_layers_are_those_in_the_middle() -> None:
     cut = middle_layers(Programs(open_shapes("llama-3.1-8b"), 1024)["fused"])
     assert cut.layers == 3
@@ -234,6 +245,17 @@ def test_driving_the_page(
         last.locator("summary").click()
         expect(last.locator("pre")).to_have_count(2)
         expect(last.locator("pre").last).to_have_text(re.compile("^program"))
+
+
+def test_a_page_without_timelines_offers_no_zoom(browser: object, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    made = predicted_report(Programs(open_shapes("llama-3.2-1b"), 128, 96), find("epyc-9654"))
+    file.write_text(html(made), encoding="utf-8")
+    with browser.new_context() as context:  # type: ignore[attr-defined]
+        page = context.new_page()
+        page.goto(file.as_uri())
+        seen = page.locator("#timelines").inner_text()
+    assert seen.split("\n", 1)[1].strip() == "There are none: see the notes."
 
 
 # pictures and the command line -------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hotloop.backends.dataflow.simulate import Span, Timeline
 from hotloop.cli.main import main
-from hotloop.report.simulated import RESOURCES, bandwidth, merged, timeline_trace
+from hotloop.report.simulated import RESOURCES, Share, bandwidth, merged, shares, timeline_trace
 
 
 def timeline(*spans: Span) -> Timeline:
@@ -49,6 +49,43 @@ def test_neighbours_are_one_slice() -> None:
         Span("memory", "b", 4, 5, 10),
         Span("units", "a", 0.5, 2),
     ]
+
+
+def test_an_instant_counts_for_memory_first() -> None:
+    spans = [
+        Span("controller", "start @a", 0, 2),
+        Span("memory", "@a x", 1, 3, 20),
+        Span("units", "@a x", 2, 5),
+        Span("link", "@a x", 4, 4.5, 7),
+        Span("memory", "@a x", 9, 11, 10),
+    ]
+    assert shares(spans, 0.5, 10) == [
+        Share("memory", "@a x", 3.0, 25.0),
+        Share("units", "@a x", 1.5, 0.0),
+        Share("controller", "start @a", 0.5, 0.0),
+        Share("link", "@a x", 0.5, 7.0),
+    ]
+    assert shares([], 0, 1) == shares(spans, 20, 30) == []
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(RESOURCES), st.integers(0, 5), st.integers(1, 6)), max_size=30
+    )
+)
+def test_shares_are_the_time_that_something_is_busy(parts: list[tuple[str, int, int]]) -> None:
+    """Spans of one resource follow each other, after pauses; all in whole seconds."""
+    free = dict.fromkeys(RESOURCES, 0)
+    spans, busy = [], set()
+    for resource, pause, length in parts:
+        start = free[resource] + pause
+        free[resource] = start + length
+        spans.append(Span(resource, "x", start, start + length, 1.0))
+        busy |= set(range(start, start + length))
+    found = shares(spans, 0, 1000)
+    assert sum(share.seconds for share in found) == pytest.approx(len(busy))
+    assert all(share.seconds >= 0 for share in found)
+    assert sum(share.nbytes for share in found) == pytest.approx(len(spans))
 
 
 def test_the_trace_of_a_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """The page of `hotloop report` for a machine that is not here: every rung simulated."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hotloop.backends.dataflow.simulate import Mode, Timeline
 from hotloop.backends.dataflow.work import Workload
@@ -14,6 +15,18 @@ from hotloop.predict.prediction import GENERATION, TOKENS, Programs, spilled, ti
 from hotloop.report import timeline as pictures
 from hotloop.report.counts import count
 from hotloop.report.page.data import Report, Row, Rung, launch_cost, pass_views, products
+from hotloop.report.simulated import shares
+
+#: How the table of a token's time calls a resource.
+_CALLED = {
+    "memory": "memory",
+    "second memory": "second memory",
+    "controller": "launch",
+    "link": "link",
+    "units": "units",
+}
+#: Parts of a token smaller than this are one row of that table.
+_LEAST = 1e-4
 
 
 def predicted_report(
@@ -103,22 +116,26 @@ def _launch_us(run: Timeline, slope: float) -> float:
 
 
 def _rows(run: Timeline, steps: int) -> tuple[Row, ...]:
-    """What the units compute, and what memory sends for it, by kernel and op."""
-    rows: dict[str, Row] = {}
-    for span in run.spans:
-        if span.resource not in ("units", "memory", "second memory"):
-            continue
-        row = rows.get(span.what, Row(span.what, 0, 0.0, 0.0, 0.0))
-        us = 1e6 * (span.end - span.start) / steps
-        works = span.resource == "units"
-        rows[span.what] = Row(
-            row.name,
-            row.passes,
-            row.us + (us if works else 0.0),
-            row.waited,
-            row.nbytes + (0.0 if works else span.nbytes / steps),
-        )
-    return tuple(rows.values())
+    """Where the time of a token goes, in steady state; it adds up to the token's.
+
+    Of several steps, all but the first, which has the launch.
+    """
+    if not run.spans:
+        return ()
+    first = len(run.executed) // steps
+    begin = max(end for _, end in run.executed[:first]) if steps > 1 else 0.0
+    tokens = max(1, steps - 1)
+    rows, rest = [], Row("the rest", 0, 1e6 * run.seconds, 0.0, 0.0)
+    for share in shares(run.spans, begin, begin + run.seconds * tokens):
+        us = 1e6 * share.seconds / tokens
+        nbytes = share.nbytes / tokens if "memory" in share.resource else 0.0
+        if us >= _LEAST * 1e6 * run.seconds:
+            name = f"{_CALLED[share.resource]}: {share.what}"
+            rows.append(Row(name, 0, us, 0.0, nbytes))
+            rest = replace(rest, us=rest.us - us)
+        else:
+            rest = replace(rest, nbytes=rest.nbytes + nbytes)
+    return (*rows, replace(rest, us=max(0.0, rest.us)))
 
 
 def _notes(hardware: Hardware) -> tuple[str, ...]:
@@ -134,4 +151,8 @@ def _notes(hardware: Hardware) -> tuple[str, ...]:
         "Timelines show one of equal sockets, and bandwidth is that of its own memory. Where "
         "memory is idle, it waits for a launch, or for room on the chip.",
         "The cost of a launch is the time in which the controller is busy with it, on average.",
+        "Where the time of a token goes: each instant counts once, for what memory sends then, "
+        "else for a launch, an exchange over the link, or what the units compute. So what memory "
+        "hides takes no time. In the rest nothing is busy: the host is, between two tokens, or a "
+        "latency passes.",
     )

@@ -57,9 +57,12 @@ class Timeline:
     slices: tuple[Slice, ...]
     length: float
 
-    def bandwidth(self, bins: int = 400) -> NDArray[np.float64]:
-        """GB/s in `bins` equal parts; bytes come evenly over the time of their slice."""
-        edges = np.linspace(0, self.length, bins + 1)
+    def bandwidth(self, bins: int = 400, until: float | None = None) -> NDArray[np.float64]:
+        """GB/s in `bins` equal parts of the time `until` then (µs; default: all of it).
+
+        Bytes come evenly over the time of their slice.
+        """
+        edges = np.linspace(0, until or self.length, bins + 1)
         moved = np.zeros(bins)
         for slice in self.slices:
             if slice.nbytes:

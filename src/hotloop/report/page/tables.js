@@ -53,7 +53,7 @@
   function stages() {
     const rung = listed[Number($("which").value)];
     fill($("rows"), [
-      [measured ? "stage" : "op", (r) => r.name],
+      [measured ? "stage" : "what", (r) => r.name],
       ["time per token", (r) => r.us, time],
       ...(measured ? [["waiting", (r) => r.waited, or(time)], ["passes", (r) => r.passes, number]] : []),
       ["reads", (r) => r.nbytes, or(size)],

@@ -213,7 +213,7 @@
   $("later").onclick = actions.ArrowRight;
   $("whole").onclick = actions[0];
   $("no-lines").hidden = shown.length > 0;
-  document.querySelector(".tools").hidden = shown.length === 0;
+  for (const part of document.querySelectorAll(".drawn")) part.hidden = shown.length === 0;
   if (shown.length) {
     new ResizeObserver(repaint).observe($("lines"));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { colours = {}; repaint(); });
