@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -213,3 +214,40 @@ def test_no_rows(model: Model) -> None:
 
 def test_logits_are_numbers(model: Model, batch: BatchExecutor) -> None:
     assert np.isfinite(batch.logits(0)).all()
+
+
+@pytest.mark.parametrize("schedule", ["ops", "tokens"])
+def test_guesses_change_no_token(model: Model, long_llama: Path, schedule: str) -> None:
+    """Two that soon repeat themselves, each alone for a while, then both, then alone again."""
+    with load(
+        long_llama, 2, schedule, model.activations, kv_cache=model.kv_cache, speculate=5
+    ) as other:
+        batch = other.batch(2, pages=8)
+        free = list(range(batch.pages))
+        first, second = (Placed(batch, prompt(9 + n, model), free, n) for n in range(2))
+        for placed, steps in (([second], 5), ([first, second], 7), ([first], 80), ([second], 9)):
+            decode(batch, placed, steps, limit=200)
+            if steps == 80:
+                assert batch._control["drafted"][0] > 0
+                assert batch._control["steps"][0] < steps
+        batch.close()
+    for sequence in (first, second):
+        assert sequence.new == alone(model, sequence, len(sequence.new))
+
+
+def test_no_guesses_where_each_token_has_a_say(model: Model, long_llama: Path) -> None:
+    with load(
+        long_llama, 2, activations=model.activations, kv_cache=model.kv_cache, speculate=5
+    ) as other:
+        batch = other.batch(2, pages=8)
+        placed = Placed(batch, [*prompt(6, model)] * 9, list(range(batch.pages)), 0)
+        bias = np.zeros(model.config.vocab, np.float32)
+        bias[3] = 100
+        batch.decode(
+            [replace(placed.row(), bias=bias)], 4, lambda new: not placed.tokens.extend(new[0])
+        )
+        assert placed.new == [3] * 4
+        decode(batch, [placed], 1)
+        expected = model.logits(placed.tokens[:-1])[-1]
+        assert batch.logits(0).tobytes() == expected.tobytes()
+        batch.close()

@@ -450,7 +450,8 @@ class Model:
         """An executor for up to `rows` sequences at a time, on these weights and threads.
 
         Its cache has `pages` pages (None: as many as all rows can fill); `schedule` is its rung
-        (None: this model's). It and this model take turns at the threads.
+        (None: this model's). It guesses as this model does (`speculate`) where a sequence is alone.
+        It and this model take turns at the threads.
         """
         if rows < 1:
             raise UsageError(f"a batch of {rows} is not possible; it must be at least 1.")
@@ -462,6 +463,7 @@ class Model:
             self._team,
             rows,
             rows * self._step.chunks if pages is None else pages,
+            self.speculate,
         )
 
     # measurement

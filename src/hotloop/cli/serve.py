@@ -45,6 +45,7 @@ def serve(
     threads: options.Threads = None,
     activations: options.Activations = "q8",
     kv_cache: options.KvCache = None,
+    speculate: options.Speculate = 0,
     pooling: Annotated[
         Literal["mean", "last"] | None,
         typer.Option(
@@ -108,7 +109,14 @@ def serve(
         sock = stack.enter_context(bind(listen))
         chosen = options.model_name(argument, model)
         loaded = stack.enter_context(
-            load_model(chosen, threads, activations=activations, context=context, kv_cache=kv_cache)
+            load_model(
+                chosen,
+                threads,
+                activations=activations,
+                context=context,
+                kv_cache=kv_cache,
+                speculate=speculate,
+            )
         )
         served = stack.enter_context(make_served(loaded, name, parallel, pages, queue, pooling))
         sock.listen()  # so that the URL works as soon as it is printed

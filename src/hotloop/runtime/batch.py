@@ -1,8 +1,9 @@
 """Batch: a model's programs over a paged cache, for several sequences in one launch.
 
 Two decode programs, for one sequence and for up to `rows`, and one that reads prompts share the
-weights, the cache and the threads. A token's bits are the same in all of them, alone or in company:
-each row of a step is computed by itself, and attention sums by position.
+weights, the cache and the threads; so does a third, if one is wanted, that guesses the tokens of
+one sequence. A token's bits are the same in all of them, alone or in company: each row of a step is
+computed by itself, and attention sums by position.
 """
 
 import operator
@@ -19,6 +20,7 @@ from hotloop.backends.cpu.executable import Executable, SequenceState, Weights
 from hotloop.backends.cpu.team import Team
 from hotloop.compiler import compile_graph
 from hotloop.frontends.decoder import Decoder, Step
+from hotloop.ir.ops.speculation import NONE
 from hotloop.ir.types import CONTROL
 from hotloop.machine.host import host
 from hotloop.runtime.bell import Bell
@@ -30,7 +32,8 @@ class BatchExecutor:
     """The engine's executor (`runtime.executor.Executor`) on a model's weights and threads.
 
     `step` says context and activations; `rows` sequences at most are decoded together, and the
-    cache has `pages` pages for all of them.
+    cache has `pages` pages for all of them. A sequence that is alone has up to `speculate` tokens
+    guessed and checked in a pass.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class BatchExecutor:
         team: Team,
         rows: int,
         pages: int,
+        speculate: int = 0,
     ) -> None:
         self.rows = rows
         self.pages = pages
@@ -50,6 +54,7 @@ class BatchExecutor:
         self._decoder = decoder
         self._step = replace(step, cache_pages=pages)
         self._schedule = schedule
+        self._speculate = speculate
         self._weights = weights
         self._team = team
         widest = decoder.graph(self._decode_step(rows))
@@ -77,6 +82,10 @@ class BatchExecutor:
     @cached_property
     def _one(self) -> Executable:
         return self._executable(self._decode_step(1))
+
+    @cached_property
+    def _guessing(self) -> Executable:
+        return self._executable(replace(self._step, tokens=1 + self._speculate, speculates=True))
 
     @cached_property
     def _many(self) -> Executable:
@@ -139,10 +148,19 @@ class BatchExecutor:
 
     def _ready(self, rows: Sequence[Row], steps: int) -> Executable:
         """The program for so many rows, with everything that it reads."""
-        self._last = program = self._one if len(rows) == 1 else self._many
+        self._last = program = self._program(rows, steps)
+        program.view("token")[:] = NONE
         for at, row in enumerate(rows):
             self._place(program, at, row, steps)
         return program
+
+    def _program(self, rows: Sequence[Row], steps: int) -> Executable:
+        """A bias is for each token, and logits are wanted of the last one: neither goes with
+        guesses, of which there are none where one token is asked for."""
+        if len(rows) > 1:
+            return self._many
+        guesses = self._speculate and steps > 1 and rows[0].bias is None
+        return self._guessing if guesses else self._one
 
     def _place(self, program: Executable, at: int, row: Row, steps: int) -> None:
         """Everything that a launch reads of row number `at`."""

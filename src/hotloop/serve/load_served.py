@@ -82,9 +82,9 @@ def _compile(executor: BatchExecutor) -> None:
     What they leave in the first page is no sequence's, and nobody is told of it.
     """
     executor.prefill([0], 0, [0])
-    row = Row([0, 0], 2, 3, [0], Sampling())
-    for rows in range(1, min(executor.rows, 2) + 1):
-        executor.decode([row] * rows, 1, lambda new: True)
+    row = Row([0, 0], 2, 4, [0], Sampling())
+    for rows, steps in ((1, 1), (1, 2), (executor.rows, 1)):
+        executor.decode([row] * rows, steps, lambda new: True)
 
 
 def _facts(model: Model, parallel: int) -> dict[str, str]:
