@@ -102,7 +102,7 @@ def test_what_a_recipe_made_before_is_not_traced_again(cache: Path) -> None:
                 ret(number)
             return module
 
-        return jit.load_recipe(recipe, trace, host(), "answer", ("answer",))
+        return jit.load_recipe(recipe, trace, host(), "answer", ("answer",)).result()
 
     codes = made(47, "a"), made(47, "a"), made(48, "b")
     assert [code.cached for code in codes] == [False, True, False]
@@ -118,7 +118,7 @@ def test_another_source_is_another_recipe(cache: Path, monkeypatch: pytest.Monke
                 ret(49)
             return module
 
-        return jit.load_recipe("r", trace, host(), "answer", ("answer",))
+        return jit.load_recipe("r", trace, host(), "answer", ("answer",)).result()
 
     assert not made().cached
     assert made().cached

@@ -7,9 +7,10 @@ with load() as model:
         print(token.text, end="")
 """
 
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -44,6 +45,7 @@ from hotloop.runtime.batch import BatchExecutor
 from hotloop.runtime.sampling import Sampling
 from hotloop.runtime.session import PROMPT_BLOCK, Session, Speculation, prompt_block
 from hotloop.util import settings
+from hotloop.util.collector import collected_once
 from hotloop.util.errors import ContextError, UnsupportedError, UsageError
 from hotloop.util.remarks import Remark
 
@@ -129,29 +131,28 @@ def load(
         _check_choice("quantize", quantize, ENCODED)
     path = resolve(None if name is None else str(name), progress)
     file = open_model(path)
-    with ThreadPoolExecutor(2) as beside, ExitStack() as failing:
-        # Building a large vocabulary takes half a second.
-        tokenizing = beside.submit(load_tokenizer, file)
-
-        def report(done: int, total: int | None, what: str) -> None:
-            if tokenizing.done():
-                tokenizing.result()  # an unknown tokenizer need not wait for the weights
-            progress(done, total, what)
-
-        decoder = open_decoder(file)
-        if quantize is not None:
-            if file.packed:
-                raise UsageError(f"{path} is packed already; quantise the file it was made from.")
-            decoder = quantised(decoder, quantize)
-        step = Step(
-            context=_context(decoder.config, context), activations=activations, kv_cache=kv_cache
-        )
-        graph = decoder.graph(step)
-        opened = time.perf_counter()
-        team = Team(threads or settings.THREADS.get() or available_threads(), wake)
+    decoder = open_decoder(file)
+    if quantize is not None:
+        if file.packed:
+            raise UsageError(f"{path} is packed already; quantise the file it was made from.")
+        decoder = quantised(decoder, quantize)
+    step = Step(
+        context=_context(decoder.config, context), activations=activations, kv_cache=kv_cache
+    )
+    graph = decoder.graph(step)
+    team = Team(threads or settings.THREADS.get() or available_threads(), wake)
+    opened = time.perf_counter()
+    with ThreadPoolExecutor(1) as beside, ExitStack() as failing:
         failing.callback(team.close)
         check_available(place_weights(graph).nbytes + place_states(graph).nbytes, "this model")
         weights = Weights(graph)
+        failed = threading.Event()
+        failing.callback(failed.set)
+
+        def report(done: int, total: int | None, what: str) -> None:
+            if failed.is_set():
+                raise CancelledError  # nobody needs the rest of the weights
+            progress(done, total, what)
 
         def pack() -> float:
             weights.fill(
@@ -163,13 +164,17 @@ def load(
             )
             return time.perf_counter()
 
-        # Code depends on where weights lie and not on what they are: it is compiled meanwhile.
+        # Code depends on where weights lie and not on what they are: it is compiled while they are
+        # packed. What the interpreter does comes in the order in which others wait for it: LLVM for
+        # the programs, nobody for the tokenizer. Two threads in the interpreter are slower than one.
         packing = beside.submit(pack)
         model = Model(path, None, decoder, step, schedule, weights, team, speculate=speculate)
         if weights.region.nbytes >= LARGE:
             model.compile_prompts()
-        model.tokenizer = tokenizing.result()
+        with collected_once():
+            model.tokenizer = load_tokenizer(file)
         packed = packing.result()
+        model._wait()
         failing.pop_all()
     model.timings = replace(model.timings, load=opened - started, pack=packed - opened)
     return model
@@ -237,8 +242,7 @@ class Model:
         self._state = SequenceState(self.graph)
         events = profile_tokens * len(sites(self.program)) if profile_tokens else 0
         self._decode = Executable(self.program, weights, self._state, team, profile_events=events)
-        seconds = time.perf_counter() - started
-        self.timings = replace(timings, compile=seconds, cached=self._decode.code.cached)
+        self.timings = replace(timings, compile=time.perf_counter() - started)
         self._session = Session(
             self._state,
             self._decode,
@@ -248,8 +252,15 @@ class Model:
             decoder.config.vocab,
         )
 
+    def _wait(self) -> "Model":
+        """This model, once its code is compiled, which threads go on with after `__init__`."""
+        code = self._decode.wait()
+        seconds = self.timings.compile + code.seconds
+        self.timings = replace(self.timings, compile=seconds, cached=code.cached)
+        return self
+
     def compile_prompts(self) -> None:
-        """Compile the program that reads prompts now, so that the first prompt need not."""
+        """Begin to compile the program that reads prompts, for which the first prompt waits."""
         self._session.prepare()
 
     @cached_property
@@ -308,7 +319,7 @@ class Model:
     @property
     def code_bytes(self) -> int:
         """Size of the decode program's object file."""
-        return self._decode.code.object_bytes
+        return self._decode.wait().object_bytes
 
     @property
     def speculation(self) -> Speculation:
@@ -538,7 +549,7 @@ class Model:
             self.timings,
             speculate=self.speculate if speculate is None else speculate,
             profile_tokens=profile_tokens,
-        )
+        )._wait()
 
     def set_wake(self, wake: str) -> None:
         """Whether threads park or spin between launches, from the next one on."""

@@ -77,7 +77,9 @@ class BatchExecutor:
     def _executable(self, step: Step) -> Executable:
         graph = self._decoder.graph(step)
         compiled = compile_graph(graph, host(self._team.threads), self._schedule)
-        return Executable(compiled.program, self._weights, self._state, self._team)
+        executable = Executable(compiled.program, self._weights, self._state, self._team)
+        executable.wait()
+        return executable
 
     @cached_property
     def _one(self) -> Executable:

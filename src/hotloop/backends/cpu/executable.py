@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -125,6 +126,8 @@ class SequenceState:
 class Executable:
     """The machine code of one program, on a model's weights and a team's threads.
 
+    It is compiled in a thread of its own, for which whoever needs it waits.
+
     With `profile_events`, every run notes when each thread passed through each stage; that many
     passes of a thread have room, and `recorder` has those of the last run.
     """
@@ -153,10 +156,10 @@ class Executable:
         debug(LLVM, lambda: str(trace()))
         debug(ASSEMBLY, lambda: jit.assembly(str(trace()), target))
         self.stages = stage_labels(program)
-        launches = launch_names(program)
+        self._names = launch_names(program)
         recipe = repr((program, regions, profiled))
-        self.code = jit.load_recipe(
-            recipe, trace, target, program.name, tuple(dict.fromkeys(launches))
+        self._loading = jit.load_recipe(
+            recipe, trace, target, program.name, tuple(dict.fromkeys(self._names))
         )
         self._work = Arena(self._places.nbytes, "intermediate values")
         self._scratch = Arena(self._places.scratch_bytes * team.threads, "the threads' scratch")
@@ -171,17 +174,21 @@ class Executable:
         if self.recorder:
             self._context[shared.PROFILE] = self.recorder.address
         self._args: list[NDArray[np.uint64]] = []
-        self._launches = self._launch_list(launches)
 
-    def _launch_list(self, names: tuple[str, ...]) -> NDArray[np.uint64]:
-        launches = np.zeros((len(names), 2), np.uint64)
+    def wait(self) -> jit.Code:
+        """The machine code, once it is compiled."""
+        return self._loading.result()
+
+    @cached_property
+    def _launches(self) -> NDArray[np.uint64]:
+        launches = np.zeros((len(self._names), 2), np.uint64)
         if self.program.launch == "program":
-            launches[0, 0] = self.code.address(names[0])
+            launches[0, 0] = self.wait().address(self._names[0])
             return launches
         for i, call in enumerate(calls(self.program.body)):
             args = np.array([*map(self._address, (*call.args, *call.results))], np.uint64)
             self._args.append(args)
-            launches[i] = self.code.address(item_launch(call.kernel)), args.ctypes.data
+            launches[i] = self.wait().address(item_launch(call.kernel)), args.ctypes.data
         return launches
 
     def _address(self, name: str) -> int:
@@ -197,7 +204,7 @@ class Executable:
     @property
     def launches(self) -> int:
         """Launches in one run of the program."""
-        return len(self._launches)
+        return len(self._names)
 
     def run(self, count: int = 1, *, until_done: bool = False) -> None:
         """Run the program on the first `count` tokens of its step.

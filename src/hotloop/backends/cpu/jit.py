@@ -9,9 +9,11 @@ fail.
 
 import contextlib
 import hashlib
+import itertools
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,7 @@ import llvmlite.binding as llvm
 
 from hotloop.lang import Module, Target
 from hotloop.util import settings
+from hotloop.util.collector import collected_once
 
 OPTIMISATION = 3
 
@@ -42,7 +45,8 @@ class Code:
 def load(module: Module, exports: tuple[str, ...]) -> Code:
     """Compile `module` (or find its object on disk) and load it."""
     text = str(module)
-    return _load(lambda: text, text, module.target, module.name, exports)
+    path = _cache_path(text, module.target)
+    return _load(_read(path), text, path, module.target, module.name, exports)
 
 
 def load_recipe(
@@ -51,29 +55,49 @@ def load_recipe(
     target: Target,
     name: str,
     exports: tuple[str, ...],
-) -> Code:
-    """The same, where `trace` makes the module and `recipe` says all that it makes it from."""
-    return _load(lambda: str(trace()), f"{source_digest()} {recipe}", target, name, exports)
+) -> Future[Code]:
+    """The same, where `trace` makes the module and `recipe` says all that it makes it from.
+
+    `trace` is called here, if at all. The rest goes on in a thread of its own: LLVM does not need
+    the interpreter, which meanwhile has the next program to trace, or a tokenizer to build.
+    """
+    path = _cache_path(f"{source_digest()} {recipe}", target)
+    image = _read(path)
+    text = ""
+    if image is None:
+        with collected_once():
+            text = str(trace())
+    _engine()  # made here, so that no two threads make one
+    thread = ThreadPoolExecutor(1, "hotloop-compile")
+    loading = thread.submit(_load, image, text, path, target, name, exports)
+    thread.shutdown(wait=False)
+    return loading
 
 
 def _load(
-    text: Callable[[], str], key: str, target: Target, name: str, exports: tuple[str, ...]
+    image: bytes | None,
+    text: str,
+    path: Path | None,
+    target: Target,
+    name: str,
+    exports: tuple[str, ...],
 ) -> Code:
+    """Load an object, or (None) first compile it from `text` and put it on disk."""
     started = time.perf_counter()
-    path = _cache_path(key, target)
-    image = _read(path) if path else None
     cached = image is not None
     if image is None:
-        image = compile_object(text(), target)
+        image = compile_object(text, target)
         if path:
             _write(path, image)
     builder = llvm.JITLibraryBuilder().add_object_img(image).add_current_process()
     for symbol in exports:
         builder.export_symbol(symbol)
     # A library's name must be new in its process, whatever was loaded and dropped before.
-    _loaded.append(None)
-    tracker = builder.link(_engine(), f"{name}.{len(_loaded)}")
+    tracker = builder.link(_engine(), f"{name}.{next(_numbers)}")
     return Code(tracker, len(image), time.perf_counter() - started, cached)
+
+
+_numbers = itertools.count()
 
 
 @cache
@@ -84,9 +108,6 @@ def source_digest() -> str:
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
-
-
-_loaded: list[None] = []
 
 
 def compile_object(text: str, target: Target) -> bytes:
@@ -148,8 +169,10 @@ def _cache_path(key: str, target: Target) -> Path | None:
 CHECKSUM = 32
 
 
-def _read(path: Path) -> bytes | None:
+def _read(path: Path | None) -> bytes | None:
     """The object in the cache; None where there is none, or it is not what was written."""
+    if path is None:
+        return None
     try:
         stored = path.read_bytes()
     except OSError:
