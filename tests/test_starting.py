@@ -11,11 +11,12 @@ import pytest
 from hotloop import api, load
 from hotloop.api import Model
 from hotloop.backends.cpu import arena
+from hotloop.backends.cpu.team import Team
 from hotloop.frontends.decoder import Decoder, Step
-from hotloop.frontends.model_file import WeightData
+from hotloop.frontends.model_file import ModelFile, WeightData
 from hotloop.ir.encode import ENCODED
 from hotloop.runtime.session import FEW_TOKENS
-from hotloop.util.errors import ModelFileError, OutOfMemoryError
+from hotloop.util.errors import ModelFileError, OutOfMemoryError, UnsupportedError
 
 TINY = Path(__file__).parent / "data" / "tiny"
 LENGTHS = (1, FEW_TOKENS + 1, FEW_TOKENS + 2, 15, 16, 17, 18, 33, 47, 129, 146)
@@ -87,7 +88,46 @@ def test_a_weight_that_cannot_be_read_ends_the_start(
     monkeypatch.setattr(Decoder, "weight", broken)
     with pytest.raises(ModelFileError, match="not what it was"):
         load(tiny, 2)
-    assert set(threading.enumerate()) <= set(before)
+    only_these_are_left(before)
+
+
+def only_these_are_left(threads: list[threading.Thread]) -> None:
+    """LLVM cannot be interrupted, and ends by itself; all others are gone at once."""
+    for thread in set(threading.enumerate()) - set(threads):
+        assert thread.name.startswith("hotloop-compile")
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_tokenizer_that_cannot_be_ends_packing(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packing, failed = threading.Event(), threading.Event()
+    weight, reported = Decoder.weight, []
+
+    def slow(self: Decoder, name: str, step: Step) -> WeightData:
+        packing.set()
+        assert failed.wait(60)
+        return weight(self, name, step)
+
+    def broken(file: ModelFile) -> None:
+        assert packing.wait(60)
+        raise UnsupportedError("nobody knows this tokenizer.")
+
+    def team(threads: int, wake: str) -> Team:
+        made = Team(threads, wake)
+        end = made.close
+        made.close = lambda: (failed.set(), end())  # type: ignore[assignment]
+        return made
+
+    before = threading.enumerate()
+    monkeypatch.setattr(Decoder, "weight", slow)
+    monkeypatch.setattr(api, "load_tokenizer", broken)
+    monkeypatch.setattr(api, "Team", team)
+    with pytest.raises(UnsupportedError, match="nobody knows"):
+        load(tiny, 2, progress=lambda *args: reported.append(args))
+    assert reported == []
+    only_these_are_left(before)
 
 
 def test_weights_and_cache_are_asked_for_together(

@@ -164,9 +164,9 @@ def load(
             )
             return time.perf_counter()
 
-        # Code depends on where weights lie and not on what they are: it is compiled while they are
-        # packed. What the interpreter does comes in the order in which others wait for it: LLVM for
-        # the programs, nobody for the tokenizer. Two threads in the interpreter are slower than one.
+        # Code depends on where weights lie and not on what they are: it is compiled meanwhile. The
+        # interpreter first traces programs, for which LLVM waits, and then builds the tokenizer;
+        # in two threads at once it would do both more slowly.
         packing = beside.submit(pack)
         model = Model(path, None, decoder, step, schedule, weights, team, speculate=speculate)
         if weights.region.nbytes >= LARGE:
