@@ -9,6 +9,7 @@ import pytest
 from hotloop.cli.main import main
 from hotloop.frontends.config_only import bundled, open_bundled
 from hotloop.frontends.decoder import Step
+from hotloop.ir.program import calls
 from hotloop.machine.load import find
 from hotloop.predict.models import open_shapes
 from hotloop.predict.prediction import Programs, Speculation, predict, predict_speculative
@@ -88,6 +89,16 @@ def test_the_keys_of_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert values["bytes_per_token"] == pytest.approx(16.08e9, rel=0.01)
     assert main(["predict", "llama-3.1-8b", "-M", "dgx-h100"]) == 0
     assert "schedule library" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["gemma-2-9b", "gemma-3-1b", "gpt-oss-120b"])
+def test_layers_that_differ_in_scalars_are_one_kernel_before_they_are_a_loop(name: str) -> None:
+    """Or looping would get the credit for loading fewer programs."""
+    programs = Programs(open_shapes(name), 4096)
+    layers = programs.decoder.config.layers
+    fused = [call.kernel for call in calls(programs["fused"].body)]
+    assert len(fused) > layers
+    assert len(set(fused)) == len(fused) - layers + 1
 
 
 def test_405b_goes_through_the_passes() -> None:

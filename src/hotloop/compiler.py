@@ -1,6 +1,6 @@
 """The compiler: which passes run, in which order. The file to read first.
 
-    graph ──fuse──▶ calls ──lift, loop──▶ a loop over layers ──pipeline──▶ fewer syncs, prefetch
+    graph ──fuse, lift──▶ calls ──loop──▶ a loop over layers ──pipeline──▶ fewer syncs, prefetch
           ──repeat, loop, unbound──▶ a loop over tokens ──memory, partition──▶ program
 
 The rungs of the ladder are the same compiler with passes left out.
@@ -66,9 +66,12 @@ def compile_graph(
         after_pass(name, program)
         return program
 
-    program = done("lower", lower(graph)) if schedule == "ops" else done("fuse", *fuse(graph))
-    if rung >= SCHEDULES.index("looped"):
+    if schedule == "ops":
+        program = done("lower", lower(graph))
+    else:
+        program = done("fuse", *fuse(graph))
         program = done("lift", *lift(program))
+    if rung >= SCHEDULES.index("looped"):
         program = done("loop", *loop(program))
     if rung >= SCHEDULES.index("pipelined"):
         program = done("pipeline", *pipeline(program))

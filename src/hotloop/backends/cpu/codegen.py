@@ -2,24 +2,24 @@
 
     i64 launch(context, team, tid, args)
 
-runs the whole program, or (in a program whose items are launches of their own) one kernel on the
-addresses in `args`. A loop of the program is a loop in `launch`, so the size of the code does not
-grow with the number of layers, and nothing but the loop's index tells one layer from the next.
+runs the whole program, or (in a program whose items are launches of their own) one kernel on what
+`args` says: the addresses of its arguments, the numbers of formats, the addresses of its results. A
+loop of the program is a loop in `launch`, so the size of the code does not grow with the number of
+layers, and nothing but the loop's index tells one layer from the next.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 from llvmlite import ir
 
 from hotloop.backends.cpu import shared
 from hotloop.backends.cpu.kernel_code import CallSite, KernelCode, format_number, variants
-from hotloop.backends.cpu.places import Region, Scope, Work, place_constants
+from hotloop.backends.cpu.places import Region, Scope, Work, constant_words, place_constants
 from hotloop.backends.cpu.profile import Event
 from hotloop.backends.cpu.sync import Sync, define_sync, word
-from hotloop.ir.program import Call, Constant, Item, Kernel, Loop, LoopArg, Program, calls
-from hotloop.ir.types import Format
+from hotloop.ir.program import Call, Item, Kernel, Loop, LoopArg, Program, calls
+from hotloop.ir.types import Format, TensorType
 from hotloop.lang import (
     Module,
     Pointer,
@@ -106,6 +106,16 @@ def item_launch(kernel: Kernel) -> str:
     return f"launch_{kernel.name}"
 
 
+def chosen_formats(call: Call, types: Mapping[str, TensorType]) -> list[int]:
+    """What a launch of one kernel is told of its arguments with variants: their formats' numbers.
+
+    They stand between the addresses of its arguments and those of its results.
+    """
+    params = [param.name for param in call.kernel.params]
+    args = [call.args[params.index(name)] for name in variants(call.kernel)]
+    return [format_number(types[name].format) for name in args]
+
+
 def _define_item_launch(module: Module, kernels: KernelCode, kernel: Kernel, first: int) -> None:
     """A launch of one kernel: nothing precedes it, and all its stages run for the first time."""
     with function(module, item_launch(kernel), LAUNCH, i64, exported=True) as arguments:
@@ -119,9 +129,11 @@ def _define_item_launch(module: Module, kernels: KernelCode, kernel: Kernel, fir
             target=zero,
             first=first,
         )
-        count = len(kernel.params) + len(kernel.results)
-        addresses = [args.load_pointer(i) for i in range(count)]
-        kernels.call(kernel, (context, team, tid), site, addresses)
+        params, formats, results = len(kernel.params), len(variants(kernel)), len(kernel.results)
+        given: list[Value] = [args.load_pointer(i) for i in range(params)]
+        given += [args.cast(i64).load(params + i) for i in range(formats)]
+        given += [args.load_pointer(params + formats + i) for i in range(results)]
+        kernels.call(kernel, (context, team, tid), site, given)
         ret(0)
 
 
@@ -174,7 +186,10 @@ class _ProgramLaunch:
                 for value in values:
                     at = places.offsets[value.name]
                     names[value.name] = Address(region, at, format=value.type.format)
-            self.constants = _numbers(self.module, program.constants)
+            self.constants = null()
+            if program.constants:
+                words = constant_words(program).tolist()
+                self.constants = _table(self.module, "constants", i32, words).cast(u8)
             self._items(program.body, (), names)
             ret(0)
 
@@ -307,18 +322,6 @@ def _table(module: Module, name: str, element: Type, numbers: list[int]) -> Poin
     table.initializer = ir.Constant(type, numbers)
     table.global_constant, table.linkage = True, "internal"
     return Pointer(current().builder.bitcast(table, ptr.llvm), element)
-
-
-def _numbers(module: Module, constants: tuple[Constant, ...]) -> Pointer:
-    """The constants' numbers as they lie in memory (`place_constants`)."""
-    if not constants:
-        return null()
-    words = []
-    for value, number in ((each.value, each.number) for each in constants):
-        dtype = value.type.format.numpy
-        assert dtype is not None
-        words.append(int(np.array(number, dtype).view(np.int32)))
-    return _table(module, "constants", i32, words).cast(u8)
 
 
 def _known(format: Format | Value | None) -> int:

@@ -18,10 +18,18 @@ from numpy.typing import NDArray
 
 from hotloop.backends.cpu import jit, shared
 from hotloop.backends.cpu.arena import Arena
-from hotloop.backends.cpu.codegen import generate, item_launch, launch_names, stage_labels
+from hotloop.backends.cpu.codegen import (
+    chosen_formats,
+    generate,
+    item_launch,
+    launch_names,
+    stage_labels,
+)
 from hotloop.backends.cpu.packed import Packed, read_packed
 from hotloop.backends.cpu.places import (
+    constant_words,
     packed_weights,
+    place_constants,
     place_states,
     place_weights,
     place_work,
@@ -173,6 +181,7 @@ class Executable:
         self.recorder = Recorder(team.threads, profile_events) if profile_events else None
         if self.recorder:
             self._context[shared.PROFILE] = self.recorder.address
+        self._constant_places, self._constants = place_constants(program), constant_words(program)
         self._args: list[NDArray[np.uint64]] = []
 
     def wait(self) -> jit.Code:
@@ -185,8 +194,10 @@ class Executable:
         if self.program.launch == "program":
             launches[0, 0] = self.wait().address(self._names[0])
             return launches
+        types = {weight.name: weight.type for weight in self.program.weights}
         for i, call in enumerate(calls(self.program.body)):
-            args = np.array([*map(self._address, (*call.args, *call.results))], np.uint64)
+            given, made = (map(self._address, names) for names in (call.args, call.results))
+            args = np.array([*given, *chosen_formats(call, types), *made], np.uint64)
             self._args.append(args)
             launches[i] = self.wait().address(item_launch(call.kernel)), args.ctypes.data
         return launches
@@ -199,6 +210,8 @@ class Executable:
         ):
             if name in region.offsets:
                 return arena.address + region.offsets[name]
+        if name in self._constant_places.offsets:
+            return self._constants.ctypes.data + self._constant_places.offsets[name]
         return self._work.address + self._places.places[((), name)]
 
     @property

@@ -17,6 +17,9 @@ it feeds. A carried value with two buffers has two places, which alternate.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hotloop.ir.graph import Graph, Op
 from hotloop.ir.program import Call, Item, Kernel, Program, loop_types
 from hotloop.ir.types import TensorType
@@ -92,12 +95,22 @@ def place_weights(graph: Graph) -> Region:
 
 
 def place_constants(program: Program) -> Region:
-    """The constants, one after the other: they are part of the code."""
+    """The constants, one after the other."""
     region = Region()
     for i, constant in enumerate(program.constants):
         region.offsets[constant.value.name] = i * SCALAR_BYTES
     region.nbytes = len(program.constants) * SCALAR_BYTES
     return region
+
+
+def constant_words(program: Program) -> NDArray[np.int32]:
+    """The constants' numbers as they lie in memory (`place_constants`)."""
+    words = np.zeros(len(program.constants), np.int32)
+    for i, constant in enumerate(program.constants):
+        dtype = constant.value.type.format.numpy
+        assert dtype is not None
+        words[i] = np.array(constant.number, dtype).view(np.int32)
+    return words
 
 
 def place_states(graph: Graph) -> Region:
