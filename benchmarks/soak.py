@@ -149,8 +149,8 @@ async def soak(
 
 
 async def _at_rest(http: httpx2.AsyncClient) -> dict[str, int]:
-    """The engine's load once nothing runs; whatever it is after a while."""
-    for _ in range(200):
+    """The engine's load once nothing runs; whatever it is after two minutes."""
+    for _ in range(2400):
         load: dict[str, int] = (await http.get("/status")).json()["load"]
         if load["running"] == load["waiting"] == 0:
             break

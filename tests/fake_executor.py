@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,16 +59,18 @@ class FakeExecutor:
         says: Sequence[int] | None = None,
         script: Sequence[int] = (),
         pause: float = 0.0,
+        before: Callable[[], object] = lambda: None,
     ) -> None:
         """`says` are the tokens that it says (None: all); `script`, what it says first.
 
-        `pause` is how many seconds each token takes.
+        Each token, and each block of a prompt, takes `pause` seconds and comes after `before()`.
         """
         self.page, self.pages, self.rows, self.block = page, pages, rows, block
         self.vocab = vocab
         self.says = says or vocab
         self.script = script
         self.pause = pause
+        self.before = before
         self.memory = np.full((pages, page), NOTHING)
         self.calls: list[str] = []
         self.bell = Bell()
@@ -86,7 +88,7 @@ class FakeExecutor:
         self._check(table, position)
         for at, token in enumerate(tokens, position):
             self._write(table, at, token)
-        time.sleep(self.pause)
+        self._work()
         until = range(position + 1, position + len(tokens) + 1)
         values = self._row_logits if head else hidden_state
         return np.array([values(self._read(table, count)) for count in until])
@@ -113,7 +115,7 @@ class FakeExecutor:
                 self._write(row.table, len(tokens) - 1, tokens[-1])
                 assert self._read(row.table, len(tokens)) == tokens
                 new.append(self._sample(row, tokens))
-            time.sleep(self.pause)
+            self._work()
             for tokens, token in zip(sequences, new, strict=True):
                 tokens.append(token)
             self._publish(new)
@@ -124,6 +126,14 @@ class FakeExecutor:
             self._logits = [self._row_logits(tokens[:-1]) for tokens in sequences]
             if ended or not self._goes_on:
                 return
+
+    def _work(self) -> None:
+        self.before()
+        time.sleep(self.pause)
+
+    def has_been_heard(self) -> bool:
+        """Whether all tokens have been looked at."""
+        return not any(self._new)
 
     def _publish(self, tokens: Sequence[int]) -> None:
         with self._looking:

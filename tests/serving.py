@@ -24,6 +24,7 @@ BYTES = 256
 VOCAB = BYTES + len(SPECIAL)
 END, BOS = BYTES + 1, BYTES + 2
 LETTERS = tuple(b"abcdefgh ")
+LONG = 100_000
 
 TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content }}"
@@ -97,6 +98,11 @@ class Running:
     url: str
     executor: FakeExecutor
 
+    def is_at_rest(self) -> bool:
+        """Nothing runs or waits, so that what has run has given back what it had."""
+        load = self.served.engine.load()
+        return load.running == load.waiting == 0
+
 
 @contextlib.contextmanager
 def running(
@@ -113,20 +119,26 @@ def running(
     served.engine.start()
     app = make_app(served, access or Access())
     config = uvicorn.Config(app, port=0, log_level="warning", ws="none", lifespan="off")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
+    listening = uvicorn.Server(config)
+    thread = threading.Thread(target=listening.run)
     thread.start()
     try:
-        wait_until(lambda: server.started)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield Running(served, f"http://127.0.0.1:{port}", executor)
-        wait_until(lambda: served.engine.load().running == 0)
-        load = served.engine.load()
-        assert (load.running, load.waiting, load.pages_free) == (0, 0, load.pages)
+        wait_until(lambda: listening.started)
+        port = listening.servers[0].sockets[0].getsockname()[1]
+        server = Running(served, f"http://127.0.0.1:{port}", executor)
+        yield server
+        wait_until(server.is_at_rest)
+        assert served.engine.load().pages_free == served.engine.load().pages
     finally:
-        server.should_exit = True
+        listening.should_exit = True
         thread.join()
         served.engine.close()
+
+
+def endless(rows: int = 4, queue: int = 50) -> contextlib.AbstractContextManager[Running]:
+    """A server that takes some minutes for `LONG` tokens: only who cancels sees their end."""
+    executor = make_executor(pages=LONG // 10, rows=rows, pause=0.005)
+    return running(executor, queue=queue, context=LONG + 1000)
 
 
 def connect(server: Running, key: str = "none") -> openai.OpenAI:

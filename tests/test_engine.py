@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from fake_executor import FakeExecutor, continuation
 from numpy.typing import NDArray
+from waiting import PATIENCE, wait_until
 
 from hotloop.runtime.engine import ClosedError, Engine, QueueFullError
 from hotloop.runtime.logprobs import top_logprobs
@@ -19,7 +19,7 @@ from hotloop.runtime.sequence import ConstraintError, Finish, Output, Sequence
 from hotloop.util.errors import ContextError, UsageError
 
 VOCAB = 97
-PATIENCE = 120.0
+LONG = 100_000
 
 
 class Client:
@@ -50,11 +50,6 @@ class Client:
         return self
 
 
-def slow(pages: int = 16) -> FakeExecutor:
-    """One whose tokens take a while, so that there is something to interrupt."""
-    return FakeExecutor(pages, vocab=VOCAB, pause=0.002)
-
-
 @pytest.fixture
 def executor() -> FakeExecutor:
     return FakeExecutor(vocab=VOCAB)
@@ -63,6 +58,15 @@ def executor() -> FakeExecutor:
 @pytest.fixture
 def engine(executor: FakeExecutor) -> Iterator[Engine]:
     engine = Engine(executor, queue=100)
+    engine.start()
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def slow() -> Iterator[Engine]:
+    """One that takes some minutes for `LONG` tokens: only who cancels sees their end."""
+    engine = Engine(FakeExecutor(LONG, vocab=VOCAB, pause=0.002), queue=100)
     engine.start()
     yield engine
     engine.close()
@@ -100,32 +104,28 @@ def test_a_stop_token_ends_it_and_is_the_last(engine: Engine) -> None:
     assert client.finish is Finish.STOP
 
 
-def test_cancelling_ends_at_the_next_token_and_frees_all(engine: Engine) -> None:
-    engine.executor = slow()
-    clients = [Client([at, 2, 3], more=50) for at in range(3)]
-    waiting = Client([9, 9], more=50)
-    engine.submit([client.sequence for client in (*clients, waiting)])
-    while not all(client.tokens for client in clients):
-        time.sleep(0.001)
-    engine.cancel([client.sequence for client in (*clients, waiting)])
+def test_cancelling_ends_at_the_next_token_and_frees_all(slow: Engine) -> None:
+    clients = [Client([at, 2, 3], more=LONG) for at in range(3)]
+    waiting = Client([9, 9], more=LONG)
+    slow.submit([client.sequence for client in (*clients, waiting)])
+    wait_until(lambda: all(client.tokens for client in clients))
+    slow.cancel([client.sequence for client in (*clients, waiting)])
     for client in (*clients, waiting):
         assert client.wait().finish is Finish.CANCELLED
-        assert len(client.tokens) < 50
-    assert engine.load().pages_free == engine.load().pages
-    engine.cancel([clients[0].sequence])  # once more is nothing
-    run(engine, Client([1]))
+        assert len(client.tokens) < LONG
+    assert slow.load().pages_free == slow.load().pages
+    slow.cancel([clients[0].sequence])  # once more is nothing
+    run(slow, Client([1]))
 
 
-def test_requests_join_a_launch_that_runs(engine: Engine) -> None:
-    engine.executor = slow()
-    first = Client([1], more=50)
-    engine.submit([first.sequence])
-    while not first.tokens:
-        time.sleep(0.001)
+def test_requests_join_a_launch_that_runs(slow: Engine) -> None:
+    first = Client([1], more=LONG)
+    slow.submit([first.sequence])
+    wait_until(lambda: first.tokens)
     second = Client([2], more=2)
-    run(engine, second)
+    run(slow, second)
     assert not first.ended.is_set()
-    first.wait()
+    assert second.tokens == continuation([2], 2, VOCAB)
 
 
 def test_what_never_fits_and_what_is_too_much_is_refused(executor: FakeExecutor) -> None:
@@ -143,14 +143,18 @@ def test_what_never_fits_and_what_is_too_much_is_refused(executor: FakeExecutor)
         engine.submit([Client([1]).sequence])
 
 
-def test_closing_waits_for_a_while_and_then_cancels() -> None:
-    engine = Engine(slow(pages=100), queue=0)
-    engine.start()
-    short, long = Client([1], more=5), Client([2], more=300)
-    engine.submit([short.sequence, long.sequence])
-    engine.close(grace=0.1)
-    assert short.wait().finish is Finish.LENGTH
-    assert long.wait().finish is Finish.CANCELLED
+def test_closing_waits_for_what_ends_in_time(engine: Engine) -> None:
+    clients = [Client([at], more=20) for at in range(5)]
+    engine.submit([client.sequence for client in clients])
+    engine.close(grace=PATIENCE)
+    assert [client.finish for client in clients] == [Finish.LENGTH] * 5
+
+
+def test_closing_cancels_what_does_not(slow: Engine) -> None:
+    clients = [Client([at], more=LONG) for at in range(5)]
+    slow.submit([client.sequence for client in clients])
+    slow.close(grace=0.1)
+    assert [client.finish for client in clients] == [Finish.CANCELLED] * 5
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 
 import pytest
 from serving import make_executor, running
+from waiting import PATIENCE
 
 from hotloop.bench.load import Answer, LoadError, Plan, Result, load
 from hotloop.bench.load_table import histogram, render
@@ -15,7 +17,7 @@ from hotloop.serve.app import Access
 
 
 def test_everybody_is_asked_and_counted() -> None:
-    with running(make_executor(pause=0.001)) as server:
+    with running(make_executor(pause=0.05)) as server:
         calls: list[None] = []
         plan = Plan(clients=3, requests=7, prompt=10, shared=6, max_tokens=5)
         result = asyncio.run(load(server.url, plan, progress=lambda: calls.append(None)))
@@ -39,9 +41,11 @@ def test_prompts_are_the_same_for_everybody() -> None:
 
 
 def test_refusals_are_part_of_the_result() -> None:
-    with running(make_executor(rows=1, pause=0.01), queue=0) as server:
+    refused = threading.Event()  # nobody can have been answered before
+    executor = make_executor(rows=1, before=lambda: refused.wait(PATIENCE))
+    with running(executor, queue=0) as server:
         plan = Plan(clients=4, requests=4, prompt=5, max_tokens=5)
-        result = asyncio.run(load(server.url, plan))
+        result = asyncio.run(load(server.url, plan, progress=refused.set))
     assert 0 < len(result.good) < 4
     assert all(error.startswith("429: ") and "try again" in error for error in result.errors)
     assert "failed; the first said: 429" in str(render(result)[0])

@@ -22,6 +22,7 @@ from serving import (
     running,
     says,
 )
+from waiting import PATIENCE, wait_until
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -227,6 +228,8 @@ def test_stop_strings_end_it_too() -> None:
 def test_characters_of_several_tokens_come_whole() -> None:
     text = "Grüße, 世界 🌍!"
     with says(text) as server, connect(server) as client:
+        # Tokens that come faster than they are looked at are sent together.
+        server.executor.before = lambda: wait_until(server.executor.has_been_heard)
         stream = client.chat.completions.create(model="tiny", messages=HELLO, stream=True)
         pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
     assert "".join(pieces) == text
@@ -312,7 +315,7 @@ def test_schemas_that_are_nested_too_deep(server: Running) -> None:
             server.url + "/v1/chat/completions",
             data=text.replace('"name": "x"', f'"name": "x", "schema": {schema}'),
             headers={"Content-Type": "application/json"},
-            timeout=60,
+            timeout=PATIENCE,
         )
         assert response.status_code == 400, response.text
 
@@ -523,7 +526,7 @@ def test_what_is_not_json(server: Running, text: str) -> None:
         server.url + "/v1/chat/completions",
         data=text.encode("latin-1"),
         headers={"Content-Type": "application/json"},
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert response.status_code == 400
     assert response.json()["error"]["message"]
@@ -546,7 +549,7 @@ def test_what_is_not_there(server: Running) -> None:
         ("GET", "/v1/completions", 405),
         ("POST", "/v1/models", 405),
     ):
-        response = requests.request(method, server.url + path, timeout=60)
+        response = requests.request(method, server.url + path, timeout=PATIENCE)
         assert response.status_code == status
         assert path in response.json()["error"]["message"]
     wrong = post(server, "/v1/completions", COMPLETION | {"model": "gpt-4"})

@@ -16,7 +16,7 @@ import openai
 import pytest
 import requests
 import trustme
-from waiting import wait_until
+from waiting import PATIENCE, wait_until
 
 import hotloop
 from hotloop.cli.main import main
@@ -49,7 +49,9 @@ def test_it_answers_like_the_library_and_ends_well(
     with serving(default_model, *options) as (process, url, curl):
         assert url.startswith("http://127.0.0.1:")
         if shutil.which("curl"):
-            said = subprocess.run(curl, shell=True, capture_output=True, text=True, timeout=60)
+            said = subprocess.run(
+                curl, shell=True, capture_output=True, text=True, timeout=PATIENCE
+            )
             assert '"role":"assistant"' in said.stdout, said
         with openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0) as client:
             asked = {"model": "it's", "prompt": PROMPT, "temperature": 0}
@@ -61,7 +63,7 @@ def test_it_answers_like_the_library_and_ends_well(
             rest = "".join(chunk.choices[0].text for chunk in stream)
             assert len(first + rest) > len(wanted)
             assert (first + rest).startswith(wanted)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
         assert "capital" not in out + err
         assert '"POST /v1/completions HTTP/1.1" 200' in out + err
@@ -70,7 +72,7 @@ def test_it_answers_like_the_library_and_ends_well(
 
 def test_no_grace_cancels(default_model: Path) -> None:
     with serving(default_model, "--context", "512", "--grace", "0") as (process, url, _):
-        name = requests.get(url + "/v1/models", timeout=60).json()["data"][0]["id"]
+        name = requests.get(url + "/v1/models", timeout=PATIENCE).json()["data"][0]["id"]
         with openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0) as client:
             stream = client.completions.create(
                 model=name, prompt=PROMPT, max_tokens=400, temperature=0, stream=True
@@ -79,7 +81,7 @@ def test_no_grace_cancels(default_model: Path) -> None:
             threading.Timer(0.1, process.send_signal, [signal.SIGTERM]).start()
             with pytest.raises(openai.APIError, match="shutting down"):
                 list(stream)
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
 
 
@@ -94,9 +96,11 @@ def test_kill_9_loses_nothing_but_the_streams(
         wait_until(lambda: code.is_dir() and any(code.iterdir()))
         starting.kill()
     with serving(default_model, "--context", "512") as (process, url, _):
-        said = requests.post(url + "/v1/completions", json=body, timeout=60).json()
+        said = requests.post(url + "/v1/completions", json=body, timeout=PATIENCE).json()
         asked = body | {"stream": True, "max_tokens": 500}
-        with requests.post(url + "/v1/completions", json=asked, stream=True, timeout=60) as stream:
+        with requests.post(
+            url + "/v1/completions", json=asked, stream=True, timeout=PATIENCE
+        ) as stream:
             lines = stream.iter_lines()
             assert next(lines).startswith(b"data: ")
             process.kill()
@@ -105,9 +109,9 @@ def test_kill_9_loses_nothing_but_the_streams(
     port = url.rpartition(":")[2]
     with serving(default_model, "--context", "512", "--port", port) as (_, again, _):
         assert again == url
-        found = requests.post(url + "/v1/completions", json=body, timeout=60).json()
+        found = requests.post(url + "/v1/completions", json=body, timeout=PATIENCE).json()
         assert found["choices"] == said["choices"]
-        load = requests.get(url + "/status", timeout=60).json()["load"]
+        load = requests.get(url + "/status", timeout=PATIENCE).json()["load"]
         assert load["pages_free"] == load["pages"]
 
 
@@ -121,17 +125,21 @@ def test_tls(default_model: Path, tmp_path: Path) -> None:
     options = ["--context", "512", "--tls-cert", str(certificate), "--tls-key", str(key)]
     with serving(default_model, *options) as (_, url, curl):
         assert url.startswith("https://127.0.0.1:")
-        found = requests.get(url + "/health", verify=str(trusted), timeout=60)
+        found = requests.get(url + "/health", verify=str(trusted), timeout=PATIENCE)
         assert found.json() == {"status": "ok"}
         body = {"prompt": PROMPT, "stream": True}
-        stream = requests.post(url + "/v1/completions", json=body, verify=str(trusted), timeout=60)
+        stream = requests.post(
+            url + "/v1/completions", json=body, verify=str(trusted), timeout=PATIENCE
+        )
         assert stream.text.endswith("data: [DONE]\n\n")
         with pytest.raises(requests.exceptions.SSLError):
-            requests.get(url + "/health", timeout=60)  # nobody vouches for this certificate
+            requests.get(url + "/health", timeout=PATIENCE)  # nobody vouches for this certificate
         with pytest.raises(requests.exceptions.ConnectionError):
-            requests.get(url.replace("https", "http") + "/health", timeout=60)
+            requests.get(url.replace("https", "http") + "/health", timeout=PATIENCE)
         if shutil.which("curl"):
-            said = subprocess.run(curl, shell=True, capture_output=True, text=True, timeout=60)
+            said = subprocess.run(
+                curl, shell=True, capture_output=True, text=True, timeout=PATIENCE
+            )
             assert '"role":"assistant"' in said.stdout, said
 
 

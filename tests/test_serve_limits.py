@@ -11,8 +11,8 @@ import time
 import openai
 import pytest
 import requests
-from serving import Running, connect, make_executor, running
-from waiting import wait_until
+from serving import LONG, Running, connect, endless, running
+from waiting import PATIENCE, wait_until
 
 from hotloop.serve.app import Access
 
@@ -25,8 +25,8 @@ COMPLETION = {"model": "tiny", "prompt": "a"}
 
 def test_api_keys() -> None:
     with running(access=Access(keys=("right", "other"))) as server:
-        assert requests.get(server.url + "/health", timeout=60).ok
-        refused = requests.get(server.url + "/v1/models", timeout=60)
+        assert requests.get(server.url + "/health", timeout=PATIENCE).ok
+        refused = requests.get(server.url + "/v1/models", timeout=PATIENCE)
         assert refused.status_code == 401
         assert refused.headers["WWW-Authenticate"] == "Bearer"
         assert "wants an API key" in refused.json()["error"]["message"]
@@ -36,19 +36,19 @@ def test_api_keys() -> None:
             with connect(server, key) as client:
                 assert client.models.list().data
         for path in ("/metrics", "/status", "/openapi.json", "/v1/x"):
-            assert requests.get(server.url + path, timeout=60).status_code == 401
+            assert requests.get(server.url + path, timeout=PATIENCE).status_code == 401
 
 
 def test_bodies_have_a_limit() -> None:
     with running(access=Access(body=1000)) as server:
         large = b'{"prompt": "' + b"a" * 2000 + b'"}'
-        response = requests.post(server.url + "/tokenize", data=large, timeout=60)
+        response = requests.post(server.url + "/tokenize", data=large, timeout=PATIENCE)
         assert response.status_code == 413
         chunked = requests.post(
             server.url + "/tokenize",
             data=iter([large[:900], large[900:]]),
             headers={"Content-Type": "application/json"},
-            timeout=60,
+            timeout=PATIENCE,
         )
         assert chunked.status_code == 413
         assert chunked.json()["error"]["message"].endswith("the body is larger than 1000 bytes.")
@@ -59,7 +59,7 @@ def test_origins_and_hosts() -> None:
     with running(access=access) as server:
         for origin, allowed in (("https://a.example", True), ("https://b.example", False)):
             response = requests.get(
-                server.url + "/v1/models", headers={"Origin": origin}, timeout=60
+                server.url + "/v1/models", headers={"Origin": origin}, timeout=PATIENCE
             )
             assert ("access-control-allow-origin" in response.headers) == allowed
         # What a page may send without asking first is not taken for a request.
@@ -68,17 +68,19 @@ def test_origins_and_hosts() -> None:
                 server.url + "/v1/completions",
                 data=json.dumps(COMPLETION),
                 headers={"Content-Type": media_type},
-                timeout=60,
+                timeout=PATIENCE,
             )
             assert simple.status_code == 400
-        evil = requests.get(server.url + "/v1/models", headers={"Host": "evil.example"}, timeout=60)
+        evil = requests.get(
+            server.url + "/v1/models", headers={"Host": "evil.example"}, timeout=PATIENCE
+        )
         assert evil.status_code == 400
 
 
 def test_a_full_queue_says_when_to_come_back() -> None:
-    with running(make_executor(rows=1, pause=0.01), queue=1) as server, connect(server) as client:
+    with endless(rows=1, queue=1) as server, connect(server) as client:
         streams = [
-            client.completions.create(model="tiny", prompt="a", max_tokens=100, stream=True)
+            client.completions.create(model="tiny", prompt="a", max_tokens=LONG, stream=True)
             for _ in range(2)
         ]
         with pytest.raises(openai.RateLimitError) as caught:
@@ -87,7 +89,7 @@ def test_a_full_queue_says_when_to_come_back() -> None:
         assert caught.value.code == "queue_full"
         for stream in streams:
             stream.close()
-        wait_until(lambda: server.served.engine.load().running == 0)
+        wait_until(server.is_at_rest)
         assert client.completions.create(model="tiny", prompt="a").choices
 
 
@@ -95,10 +97,10 @@ def test_a_full_queue_says_when_to_come_back() -> None:
 
 
 def test_clients_that_go_away_end_their_sequences() -> None:
-    with running(make_executor(pause=0.01)) as server:
+    with endless() as server:
         engine = server.served.engine
         for stream in (True, False):
-            body = json.dumps(COMPLETION | {"max_tokens": 500, "stream": stream})
+            body = json.dumps(COMPLETION | {"max_tokens": LONG, "stream": stream})
             connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
             connection.request(
                 "POST", "/v1/completions", body, {"Content-Type": "application/json"}
@@ -107,8 +109,8 @@ def test_clients_that_go_away_end_their_sequences() -> None:
             made = engine.load().output_tokens
             wait_until(lambda made=made: engine.load().output_tokens > made)
             connection.close()
-            wait_until(lambda: engine.load().running == 0)
-            assert engine.load().output_tokens < 200
+            wait_until(server.is_at_rest)
+            assert engine.load().output_tokens < LONG
 
 
 def test_a_body_that_never_comes(server: Running) -> None:
@@ -116,31 +118,31 @@ def test_a_body_that_never_comes(server: Running) -> None:
     with socket.create_connection((host, int(port))) as half:
         half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         time.sleep(0.05)
-    assert requests.get(server.url + "/health", timeout=60).ok
+    assert requests.get(server.url + "/health", timeout=PATIENCE).ok
 
 
 def test_closing_tells_the_streams() -> None:
-    with running(make_executor(pause=0.01)) as server, connect(server) as client:
-        stream = client.completions.create(model="tiny", prompt="a", max_tokens=500, stream=True)
+    with endless() as server, connect(server) as client:
+        stream = client.completions.create(model="tiny", prompt="a", max_tokens=LONG, stream=True)
         next(stream)
         closing = threading.Thread(target=server.served.engine.close)
         closing.start()
         with pytest.raises(openai.APIError, match="shutting down"):
             list(stream)
         closing.join()
-        assert requests.get(server.url + "/health", timeout=60).status_code == 503
+        assert requests.get(server.url + "/health", timeout=PATIENCE).status_code == 503
         with pytest.raises(openai.InternalServerError):
             client.completions.create(model="tiny", prompt="a")
 
 
 def test_metrics_and_status(server: Running, client: openai.OpenAI) -> None:
     client.completions.create(model="tiny", prompt="abc", max_tokens=5)
-    text = requests.get(server.url + "/metrics", timeout=60).text
+    text = requests.get(server.url + "/metrics", timeout=PATIENCE).text
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert float(values["hotloop_output_tokens_total"]) >= 5
     assert float(values["hotloop_time_to_first_token_seconds_count"]) >= 1
     assert float(values['hotloop_requests_total{path="/v1/completions",status="200"}']) >= 1
-    status = requests.get(server.url + "/status", timeout=60).json()
+    status = requests.get(server.url + "/status", timeout=PATIENCE).json()
     assert status["model"] == "tiny"
     assert status["memory_tokens_per_second"] == 1000
     assert status["load"]["pages"] == 64
