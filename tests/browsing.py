@@ -16,7 +16,7 @@ import pytest
 from waiting import PATIENCE
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Page
 
 MS = 1000 * PATIENCE
 
@@ -40,8 +40,8 @@ def chromium() -> Iterator[Browser]:
 def visit(browser: Browser, url: str, *, silent: bool = False, **options: object) -> Iterator[Page]:
     """The page at `url`, which may ask nobody but its own site and may make no mistake.
 
-    A `silent` one may write nothing to the console either, nor may the browser about it; `options`
-    are those of a browser context.
+    Neither may the browser complain of it, other than of answers that are errors. A `silent` one
+    may have nothing at all written to the console; `options` are those of a browser context.
     """
     asked: list[str] = []
     wrong: list[str] = []
@@ -50,8 +50,13 @@ def visit(browser: Browser, url: str, *, silent: bool = False, **options: object
         page = context.new_page()
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        if silent:
-            page.on("console", lambda message: wrong.append(message.text))
+
+        def note(message: ConsoleMessage) -> None:
+            answered = message.text.startswith("Failed to load resource")
+            if silent or (message.type == "error" and not answered):
+                wrong.append(message.text)
+
+        page.on("console", note)
         page.goto(url)
         yield page
     assert all(target.startswith((url, "data:")) for target in asked), asked

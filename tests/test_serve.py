@@ -490,6 +490,19 @@ def test_fields_that_change_nothing_are_taken(server: Running) -> None:
     assert response.json()["error"]["param"] == "modalities.0"
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_answers_come_back_as_messages(whole: bool) -> None:
+    """As objects of the client, or with every field that it knows, null for most."""
+    call = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+    with says(call) as server, connect(server) as client:
+        asked = {"model": "tiny", "tools": [WEATHER]}
+        answer = client.chat.completions.create(messages=HELLO, **asked).choices[0].message
+        assert answer.tool_calls
+        back = answer.model_dump() if whole else answer
+        result = {"role": "tool", "tool_call_id": answer.tool_calls[0].id, "content": "sunny"}
+        client.chat.completions.create(messages=[*HELLO, back, result], **asked)
+
+
 def test_the_template_knows_the_reasoning_effort() -> None:
     with running(template="{{ reasoning_effort | default('none') }}") as server:
         for asked, length in (({}, 4), ({"reasoning_effort": "medium"}, 6)):

@@ -11,10 +11,11 @@ import time
 import openai
 import pytest
 import requests
-from serving import LONG, Running, connect, endless, running
+from serving import LONG, Running, connect, endless, make_executor, running
 from waiting import PATIENCE, wait_until
 
 from hotloop.serve.app import Access
+from hotloop.serve.server import LOCAL_HOSTS
 
 HELLO = [{"role": "user", "content": "Hello"}]
 COMPLETION = {"model": "tiny", "prompt": "a"}
@@ -71,10 +72,42 @@ def test_origins_and_hosts() -> None:
                 timeout=PATIENCE,
             )
             assert simple.status_code == 400
-        evil = requests.get(
-            server.url + "/v1/models", headers={"Host": "evil.example"}, timeout=PATIENCE
-        )
-        assert evil.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("host", "right"),
+    [
+        ("127.0.0.1", True),
+        ("LOCALHOST:80", True),
+        ("[::1]:8080", True),
+        ("[::1]", True),
+        ("evil.example", False),
+        ("evil.example:127.0.0.1", False),
+        ("127.0.0.1.evil.example:80", False),
+        ("", False),
+        (":80", False),
+    ],
+)
+def test_a_local_server_answers_to_local_names(host: str, right: bool) -> None:
+    with running(access=Access(hosts=LOCAL_HOSTS)) as server:
+        answer = requests.get(server.url + "/v1/models", headers={"Host": host}, timeout=PATIENCE)
+    assert (answer.status_code == 200) == right
+    if not right:
+        assert answer.json()["error"]["code"] == "wrong_host"
+
+
+def test_more_than_it_ever_takes() -> None:
+    """Errors of the engine, too, name a field."""
+    with running(make_executor(rows=1, pages=2, page=16), queue=1) as server:
+        for extra, param in (
+            ({"n": 9}, "n"),
+            ({"prompt": ["a"] * 9}, "prompt"),
+            ({"max_tokens": 400}, "max_tokens"),
+            ({"prompt": "a\ud800"}, "prompt"),
+        ):
+            url = server.url + "/v1/completions"
+            answer = requests.post(url, json=COMPLETION | extra, timeout=PATIENCE)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 def test_a_full_queue_says_when_to_come_back() -> None:

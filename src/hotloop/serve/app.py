@@ -10,7 +10,6 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from hotloop import __version__
 from hotloop.serve import errors, schemas
@@ -20,7 +19,7 @@ from hotloop.serve.completions import complete
 from hotloop.serve.embeddings import embed
 from hotloop.serve.errors import ApiError, ErrorResponse
 from hotloop.serve.grammar import Grammars
-from hotloop.serve.guards import BodyGuard, KeyGuard, Observer
+from hotloop.serve.guards import BodyGuard, HostGuard, KeyGuard, Observer
 from hotloop.serve.served import Served
 from hotloop.util.errors import HotloopError
 
@@ -77,7 +76,7 @@ def make_app(served: Served, access: Access) -> FastAPI:
             allow_methods=["*"],
             allow_headers=["*"],
         )
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(access.hosts))
+    app.add_middleware(HostGuard, hosts=access.hosts)
     app.add_middleware(Observer, metrics=served.metrics, paths=paths)
     return app
 
@@ -166,7 +165,7 @@ def _add_pages(app: FastAPI) -> None:
     ):
         content = (files("hotloop.serve") / "web" / name).read_bytes()
         headers = {
-            "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'",
+            "Content-Security-Policy": "default-src 'self'; img-src data:; frame-ancestors 'none'",
             "X-Content-Type-Options": "nosniff",
             "Cache-Control": "no-cache",
         }

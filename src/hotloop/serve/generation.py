@@ -22,9 +22,10 @@ from hotloop.runtime.logprobs import PromptLogprobs
 from hotloop.runtime.sampling import Sampling
 from hotloop.runtime.sequence import Constraint, Finish, Output, TopLogprobs
 from hotloop.runtime.sequence import Sequence as Tokens
-from hotloop.serve.errors import ApiError
+from hotloop.serve.errors import ApiError, as_api_error
 from hotloop.serve.served import Served
 from hotloop.serve.stops import StopFinder
+from hotloop.util.errors import ContextError, UsageError
 
 #: Ends that are not the doing of a sequence itself, nor of its client.
 FAILURES = (Finish.ERROR, Finish.CANCELLED)
@@ -190,7 +191,13 @@ class Generation:
                 self._sink(choice.index, Output([], 0, finish=Finish.LENGTH))
         else:
             self._loop.add_reader(self.served.engine.bell, self.served.engine.look)
-            self.served.engine.submit([choice.sequence for choice in self.choices])
+            try:
+                self.served.engine.submit([choice.sequence for choice in self.choices])
+            except UsageError as error:  # more than it ever takes
+                param = "n" if self.options.n > 1 else "prompt"
+                raise as_api_error(error, param) from None
+            except ContextError as error:
+                raise as_api_error(error, "max_tokens") from None
 
     def close(self) -> None:
         """Cancel what still runs, and count what ran."""

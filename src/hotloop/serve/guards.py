@@ -21,6 +21,26 @@ OPEN_PATHS = frozenset({"/", "/health", "/static/app.js", "/static/style.css"})
 STRAIGHT = "hotloop.straight"
 
 
+class HostGuard:
+    """Answers only to those of `hosts` that a request may call the server by; "*": to any."""
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or "*" in self._hosts:
+            await self._app(scope, receive, send)
+            return
+        given = HTTPConnection(scope).headers.get("host", "")
+        name = given.lower()
+        if name in self._hosts or name.rpartition(":")[0] in self._hosts:  # with or without a port
+            await self._app(scope, receive, send)
+            return
+        text = f"this server does not answer to the name {given!r:.80}; give it an API key file."
+        await respond(ApiError(text, code="wrong_host"))(scope, receive, send)
+
+
 class KeyGuard:
     """Lets requests pass that have one of `keys`; all of them, where there are none."""
 

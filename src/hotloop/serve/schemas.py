@@ -107,6 +107,10 @@ class Message(Request):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = Field(None, description="Has no effect.")
+    # What OpenAI's client writes of an answer that is sent back as a message.
+    annotations: list[Any] | None = Field(None, description="Has no effect.")
+    audio: None = None
+    function_call: None = None
 
     @property
     def text(self) -> str | None:

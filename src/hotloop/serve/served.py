@@ -8,8 +8,9 @@ from hotloop.frontends.chat_template import render_conversation
 from hotloop.frontends.tokenizer import Tokenizer, infill_ids
 from hotloop.runtime.engine import Engine
 from hotloop.runtime.pooling import Pooling
-from hotloop.serve.errors import ApiError
+from hotloop.serve.errors import ApiError, as_api_error
 from hotloop.serve.metrics import Metrics
+from hotloop.util.errors import UsageError
 
 #: A text of more characters than this for each token of the context is refused unread: turning it
 #: into tokens takes time. Ordinary text has three to five, a run of spaces may have more.
@@ -81,7 +82,10 @@ class Served:
                 param=param,
                 code="context_length_exceeded",
             )
-        return self.tokenizer.encode(text, special)
+        try:
+            return self.tokenizer.encode(text, special)
+        except UsageError as error:  # text that is not Unicode
+            raise as_api_error(error, param) from None
 
     def check_tokens(self, tokens: Sequence[int], param: str) -> None:
         """Raise where one of `tokens` is none of the model's."""
