@@ -6,20 +6,27 @@ takes half the shuffles, and eight blocks share their divisions.
 
 from collections.abc import Callable
 
+from llvmlite import ir
+
 from hotloop.ir.approx import ROUND
 from hotloop.kernels.tile import Tile, kernel, q8_stride, row_stride
 from hotloop.lang import (
     Pointer,
     Value,
     absolute,
+    call,
     constant,
+    current,
     dot4,
     f32,
+    function,
     i8,
     i32,
+    i64,
     loop,
     maximum,
     minimum,
+    ptr,
     select,
     u8,
 )
@@ -38,22 +45,33 @@ def quantise(tile: Tile) -> None:
     width = tile.spec.operands[0].shape[1]
     blocks = width // BLOCK
     assert tile.result is not None
+    convert = _record(_AT_ONCE if blocks >= _AT_ONCE else 1)
     for token in loop(minimum(tile.hi, tile.count), tile.lo):
-        x = tile.operands[0].cast(f32).at(token * row_stride(width))
-        record = tile.result.at(token * q8_stride(width))
-        if blocks < _AT_ONCE:
-            for block in loop(blocks):
-                _blocks(x, record, block, 1, width)
-            continue
-        for block in loop(blocks, step=_AT_ONCE):
-            # The last eight may overlap with those before: they become the same again.
-            _blocks(x, record, minimum(block, blocks - _AT_ONCE), _AT_ONCE, width)
+        x = tile.operands[0].at(token * (row_stride(width) * 4))
+        call(convert, [x, tile.result.at(token * q8_stride(width)), constant(blocks, i64)])
 
 
-def _blocks(x: Pointer, record: Pointer, first: Value, count: int, width: int) -> None:
-    """`count` blocks, a power of two, from block `first` on."""
-    blocks = width // BLOCK
-    scales = record.at(width).cast(f32)
+def _record(step: int) -> ir.Function:
+    """The function that writes a record of at least `step` blocks, so many at a time.
+
+    Made once for all widths, of which a model has two or three.
+    """
+    module = current().module
+    name = f"quantise_by_{step}"
+    if name not in module.functions:
+        params = [("x", ptr), ("record", ptr), ("blocks", i64)]
+        with function(module, name, params, noinline=True) as (x, record, blocks):
+            assert isinstance(x, Pointer)
+            assert isinstance(record, Pointer)
+            for block in loop(blocks, step=step):
+                # The last ones may overlap with those before: they become the same again.
+                _blocks(x.cast(f32), record, minimum(block, blocks - step), step, blocks)
+    return module.functions[name]
+
+
+def _blocks(x: Pointer, record: Pointer, first: Value, count: int, blocks: Value) -> None:
+    """`count` blocks of all, a power of two, from block `first` on."""
+    scales = record.at(blocks * BLOCK).cast(f32)
     values = [x.load((first + i) * BLOCK, BLOCK) for i in range(count)]
     magnitudes = [absolute(block) for block in values]
     (largest,) = _reduce([maximum(m.low, m.high) for m in magnitudes], count, maximum)
