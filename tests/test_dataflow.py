@@ -35,7 +35,7 @@ from hotloop.machine.hardware import Hardware
 from hotloop.machine.load import find, shipped
 from hotloop.machine.machine import Machine
 from hotloop.passes.library import library
-from hotloop.report.counts import count
+from hotloop.report.counts import count, executed
 from hotloop.util.errors import ProgramError
 
 CHIPS = [name for name in shipped() if find(name).kind != "cpu"]
@@ -398,3 +398,19 @@ def test_a_mixture_reads_the_experts_that_tokens_choose() -> None:
     )
     cache = 31 * 2**29 / 16  # of the other sequences
     assert 3 * one < many - cache < 4 * one
+
+
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "deepseek-r1"])
+def test_no_expert_is_asked_for_before_the_router_has_chosen(model: str) -> None:
+    """Dense weights are sent ahead; which experts come next is not known by then."""
+    mixture = program(model, "looped")
+    timeline = simulate(mixture, find("sn40l-x16"), SHORT, record=True)
+    ops = [op for call, _ in executed(mixture.body, {}) for op in call.kernel.ops]
+    chosen = [end for op, (_, end) in zip(ops, timeline.executed, strict=True)
+              if op.name == "route"]  # fmt: skip
+    sent = [span.start for span in timeline.spans
+            if span.resource == "memory" and "expert_linear" in span.what]  # fmt: skip
+    each = len(sent) // len(chosen)
+    firsts = sent[::each]
+    assert len(firsts) == len(chosen)
+    assert all(first > end for first, end in zip(firsts, chosen, strict=True))

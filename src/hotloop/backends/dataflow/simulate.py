@@ -7,7 +7,8 @@ time, so one of them is enough, with what its messages to the others take.
                  and learns its end; with software orchestration the host issues each of these
                  commands: two or three for a call, where a GPU has one
     memory       sends weights and cache, in the order of the ops, in tiles, as long as there is
-                 room on the chip: from the start of a call on, ahead of the ops that need them
+                 room on the chip: from the start of a call on, ahead of the ops that need them;
+                 of experts those that the router has chosen, when it has
     units        compute a tile when it is there, the op's inputs are complete and the last tile is
                  done; a tile that is done makes room for another
     link         makes sums over sockets whole, streamed inside the kernel or as a call of its own
@@ -267,8 +268,9 @@ class _Run:
             work.operations / h["compute"], (work.moved + work.streamed) / h["onchip_bandwidth"]
         )
         started, done = 0.0, inputs
+        known = ready.get(work.chosen_by, 0.0) + sync if work.chosen_by else 0.0
         for tile in range(tiles):
-            there = self.transfer(work.streamed / tiles, label) if work.streamed else 0.0
+            there = self.transfer(work.streamed / tiles, label, known) if work.streamed else 0.0
             start = max(inputs, there, self.unit_free)
             done = start + seconds / tiles
             self.unit_free = done
@@ -285,9 +287,9 @@ class _Run:
         for name in _written(work):
             ready[name] = done
 
-    def transfer(self, nbytes: float, label: str) -> float:
-        """Ask for a tile when there is room for it; when it has arrived."""
-        at = self.memory_free
+    def transfer(self, nbytes: float, label: str, known: float = 0.0) -> float:
+        """Ask for a tile when there is room for it, and it is known which; when it has arrived."""
+        at = max(self.memory_free, known)
         while self.room < nbytes and self.waiting:
             free, released = self.waiting.popleft()
             self.room += released

@@ -64,6 +64,8 @@ class Work:
     reduced: float
     waits: tuple[str, ...]
     """Operands that must be complete, not only their first rows."""
+    chosen_by: str = ""
+    """The operand that says which weights are read, where one does: the slots of experts."""
 
 
 def kernel_work(
@@ -126,6 +128,7 @@ def _op_work(
         gathered=gathered * (sockets - 1) / sockets,
         reduced=reduced * (sockets - 1) / sockets,
         waits=tuple(name for i, name in enumerate(op.operands) if i not in OPS[op.name].aligned),
+        chosen_by=op.operands[2] if op.name in _EXPERTS else "",
     )
     return work, halves and sockets > 1
 
