@@ -84,6 +84,15 @@ def test_chat_goes_on_after_ctrl_c_and_a_full_context(
     assert contents == ["stopped", "Hello.", "last"]
 
 
+def test_chat_goes_on_after_what_is_no_text(
+    model: FakeModel, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    type_in(monkeypatch, b"/system \xff\nHi \xff there\nHi\n")
+    assert shell("chat") == 0
+    assert shell.err.count("that line is not UTF-8") == 2
+    assert [message["content"] for message in model.asked[-1][1]] == ["Hi"]
+
+
 def test_chat_needs_a_template(model: FakeModel, shell: Shell) -> None:
     model.has_chat_template = False
     assert shell("chat") == 2

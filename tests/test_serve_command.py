@@ -20,6 +20,7 @@ from waiting import PATIENCE, wait_until
 
 import hotloop
 from hotloop.cli.main import main
+from hotloop.util.errors import UsageError
 
 PROMPT = "The capital of France is"
 
@@ -185,3 +186,20 @@ def test_a_key_file_without_keys(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "keys").write_text("\n \n")
     assert main(["serve", "--port", "0", "--api-key-file", str(tmp_path / "keys")]) == 2
     assert "has no API key; write one on a line." in capsys.readouterr().err
+
+
+def test_the_model_is_loaded_as_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: dict[str, object] = {}
+
+    def load(name: str, **options: object) -> hotloop.Model:
+        asked.update(options, name=name)
+        raise UsageError("that was all.")
+
+    monkeypatch.setattr("hotloop.api.load", load)
+    options = ["--quantize", "q4_0", "--speculate", "3", "--kv-cache", "q8", "--context", "77"]
+    assert main(["serve", "folder", "--port", "0", *options]) == 2
+    assert "that was all." in capsys.readouterr().err
+    wanted = {"quantize": "q4_0", "speculate": 3, "kv_cache": "q8", "context": 77}
+    assert {name: asked[name] for name in wanted} == wanted

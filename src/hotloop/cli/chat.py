@@ -1,5 +1,6 @@
 """hotloop chat: a conversation in the terminal."""
 
+import io
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -62,6 +63,11 @@ def chat(
         _Chat(loaded, sampling, show_stats, system or "").loop()
 
 
+def _is_text(line: str) -> bool:
+    """Whether it holds none of the bytes that stand for what could not be decoded."""
+    return not any("\udc80" <= character <= "\udcff" for character in line)
+
+
 @dataclass
 class _Chat:
     """The conversation so far, and what each typed line does to it."""
@@ -75,6 +81,8 @@ class _Chat:
     def loop(self) -> None:
         """Until /exit or the end of the input."""
         terminal = sys.stdin.isatty()
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="surrogateescape")  # a bad byte costs its line alone
         if terminal:
             import readline  # noqa: F401  (makes input() edit lines and remember them)
 
@@ -91,7 +99,9 @@ class _Chat:
                 return
             if line == "/exit":
                 return
-            if line.startswith("/"):
+            if not _is_text(line):
+                print("error: that line is not UTF-8; give it again.", file=sys.stderr)
+            elif line.startswith("/"):
                 self._command(line)
             elif line:
                 self._reply(line)

@@ -45,6 +45,7 @@ def serve(
     threads: options.Threads = None,
     activations: options.Activations = "q8",
     kv_cache: options.KvCache = None,
+    quantize: options.Quantize = None,
     speculate: options.Speculate = 0,
     pooling: Annotated[
         Literal["mean", "last"] | None,
@@ -115,6 +116,7 @@ def serve(
                 activations=activations,
                 context=context,
                 kv_cache=kv_cache,
+                quantize=quantize,
                 speculate=speculate,
             )
         )
