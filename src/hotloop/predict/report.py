@@ -149,7 +149,8 @@ def _notes(hardware: Hardware) -> tuple[str, ...]:
     return (
         clock,
         "Timelines show one of equal sockets, and bandwidth is that of its own memory. Where "
-        "memory is idle, it waits for a launch, or for room on the chip.",
+        "memory is idle, it waits for a launch, for room on the chip, or for a router's choice of "
+        "experts.",
         "The cost of a launch is the time in which the controller is busy with it, on average.",
         "Where the time of a token goes: each instant counts once, for what memory sends then, "
         "else for a launch, an exchange over the link, or what the units compute. So what memory "

@@ -4,7 +4,7 @@
     launch: "launching", load: "sending weights and cache", claim: "claiming a tile", wait: "waiting for others",
     each: "computing for itself", work: "working on tiles", exchange: "between sockets",
   };
-  const RATE = 78, LANE = 20, AXIS = 22, LEFT = 86;
+  const RATE = 78, LANE = 20, AXIS = 22, FONT = "11px system-ui, sans-serif";
   const shown = report.rungs.filter((rung) => rung.timeline);
   const longest = Math.max(...shown.map((rung) => rung.timeline.length));
   // Single ops take so much longer than layers that these would be slivers: begin with the layers.
@@ -12,6 +12,10 @@
   const view = { from: 0, to: Math.min(longest, 1.04 * Math.max(...layers)) };
   const pictures = [];
   let top = 0;
+  const ruler = make("canvas").getContext("2d");
+  ruler.font = FONT;
+  const labels = [rate(report.lane_gbps), ...shown.flatMap((rung) => rung.timeline.lanes)];
+  const LEFT = 10 + Math.max(...labels.map((label) => ruler.measureText(label).width));
 
   // light-dark() in a custom property is only resolved where it is used: ask an element.
   const probe = document.body.appendChild(make("i", { hidden: "" }));
@@ -46,7 +50,7 @@
     canvas.height = high * scale;
     const pen = canvas.getContext("2d");
     pen.scale(scale, scale);
-    pen.font = "11px system-ui, sans-serif";
+    pen.font = FONT;
     const inner = wide - LEFT, columns = Math.floor(inner);
     const at = (us) => LEFT + ((us - view.from) / (view.to - view.from)) * inner;
     const over = Math.max(LEFT, at(line.length));
