@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
+from waiting import PATIENCE
 
 import hotloop
 
@@ -17,6 +20,33 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).parent / "data"
 TINY = ("llama", "llama_tied", "llama3_rope")
+#: What programs take from their surroundings: tests and the processes that they start have the
+#: same, whoever runs them. Nothing counts as hanging that may only wait for its turn.
+SURROUNDINGS = {"COLUMNS": "80", "LINES": "24", "HOTLOOP_WATCHDOG": f"{PATIENCE:g}"}
+COLOURS = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "PY_COLORS", "GITHUB_ACTIONS")
+
+# One tree, one answer: no example is drawn by chance, and none fails for being slow.
+settings.register_profile(
+    "tests",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("tests")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def surroundings() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in COLOURS:
+            patch.delenv(name, raising=False)
+        for name, value in SURROUNDINGS.items():
+            patch.setenv(name, value)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # As in a shell's background; the processes that tests start would inherit it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
 
 
 @pytest.fixture(scope="session")

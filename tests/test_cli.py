@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from shell import FakeModel, Shell, type_in
+from waiting import PATIENCE
 
 import hotloop.api
 from hotloop import __version__
@@ -51,7 +52,7 @@ def test_help_imports_nothing_heavy() -> None:
     )
     for argv in (["--help"], ["run", "--help"], ["bench", "--help"], ["--version"], []):
         done = subprocess.run(
-            [sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=PATIENCE
         )
         assert done.returncode == 0
         assert done.stderr.strip() == "[]"
@@ -368,7 +369,7 @@ def test_models_that_cannot_run(shell: Shell, name: str, code: int, reason: str)
 def test_a_process_answers(default_model: Path) -> None:
     argv = ["run", "-m", str(default_model), "-p", "Say hello.", "-n", "8", "-t", "2"]
     command = [sys.executable, "-m", "hotloop", *argv]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert done.stderr == ""
@@ -386,7 +387,7 @@ def test_ctrl_c_ends_a_process_within_a_token(default_model: Path) -> None:
     first = os.read(running.stdout.fileno(), 1)
     time.sleep(0.2)
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 130
     assert (first + out).endswith(b"\n")
     assert b"finish: cancelled" in err
@@ -396,7 +397,7 @@ def test_ctrl_c_ends_a_process_within_a_token(default_model: Path) -> None:
 def test_a_closed_pipe_is_quiet(default_model: Path) -> None:
     command = f"{sys.executable} -m hotloop run -m {default_model} -n 300 -t 2 --raw -p 'A B C'"
     done = subprocess.run(
-        f"{command} | head -c 1", shell=True, capture_output=True, text=True, timeout=120
+        f"{command} | head -c 1", shell=True, capture_output=True, text=True, timeout=PATIENCE
     )
     assert len(done.stdout) == 1
     assert done.stderr == ""

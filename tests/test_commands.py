@@ -137,6 +137,7 @@ def test_the_bar_appears_on_terminals_and_only_when_it_takes_long(
 
     monkeypatch.setattr("sys.stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("hotloop.cli.progress.PATIENCE", float("inf"))
     with progress_bar() as report:
         report(1, 2, "pack")
     assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]

@@ -177,7 +177,7 @@ def test_looping_is_never_slower(name: str, model: str) -> None:
 _WORSE = ("start", "fill", "stage_sync", "memory_latency", "link_latency", "host_call", "token")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     field=st.sampled_from((*_WORSE, "program_load", "argument_load")),
     factor=st.floats(1, 50),
@@ -193,7 +193,7 @@ def test_more_of_any_cost_is_never_faster(
     assert run("llama-3.2-1b", schedule, slower, mode=mode).seconds >= before * (1 - 1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     field=st.sampled_from(("memory_bandwidth", "compute", "onchip_size", "link_bandwidth")),
     factor=st.floats(1, 20),
@@ -313,7 +313,7 @@ def events(
     return end
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     layers=st.integers(1, 6),
     width=st.sampled_from((64, 128, 256, 512)),

@@ -17,6 +17,7 @@ from conftest import DATA
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from waiting import PATIENCE
 from weights import gguf_bytes
 
 from hotloop.frontends.chat_template import render
@@ -32,9 +33,8 @@ MEMORY = 2 << 30
 
 pytestmark = pytest.mark.usefixtures("little_memory")
 fuzzing = settings(
-    max_examples=80,
-    deadline=20_000,  # milliseconds: none may hang, all are done in a few
-    derandomize=True,  # one tree, one answer; to look for more, try it without, and more examples
+    max_examples=80,  # to look for more, try more, and without `derandomize`
+    deadline=1000 * PATIENCE,  # none may hang, all are done in a few milliseconds
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import DATA
+from waiting import PATIENCE
 
 from hotloop import Model, Token, load
 from hotloop.util.errors import ContextError, HotloopError, UnsupportedError, UsageError
@@ -241,6 +242,6 @@ def test_ctrl_c_stops_at_the_next_token_and_leaves_the_process_usable(
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert out == "cancelled 5\n", err
     assert process.returncode == 0

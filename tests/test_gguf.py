@@ -343,7 +343,7 @@ edits = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(edits=edits)
 def test_fuzz_mutations(sound: Path, tmp_path: Path, edits: list[tuple[int, str, int]]) -> None:
     content = bytearray(sound.read_bytes())
@@ -362,7 +362,7 @@ def test_fuzz_mutations(sound: Path, tmp_path: Path, edits: list[tuple[int, str,
     read_all(tmp_path / "m.gguf")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(
     counts=st.tuples(st.integers(0, 3), st.integers(0, 3)),
     tail=st.binary(max_size=200),

@@ -50,7 +50,7 @@ def test_a_product_is_probed_on_what_a_cache_holds() -> None:
                and op.name == "linear")  # fmt: skip
     case = OpCase(head, 0)
     assert 16 <= case.probed_rows < head.rows / 100
-    assert 1e-9 < OpProbe([case]).seconds()[0] < 1e-3
+    assert 1e-9 < OpProbe([case]).seconds()[0] < 1
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,8 @@ def test_a_format_that_is_packed_anew(tiny_file: Path, monkeypatch: pytest.Monke
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
 def test_no_damage_goes_unnoticed(data: st.DataObject, tiny_file: Path, tmp_path: Path) -> None:

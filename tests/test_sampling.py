@@ -110,7 +110,7 @@ FIELDS = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=["native", "portable"])
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=250)
 @given(
     shape=st.sampled_from(sorted(SHAPES)),
     vocabulary=st.sampled_from([1, 2, 31, 131, 1000, 4099]),
@@ -148,7 +148,7 @@ def kept_by_sorting(row: np.ndarray, top_k: int, top_p: float, min_p: float) -> 
     return row >= max(limit, ordered[0] + math.log(min_p) if min_p else -np.inf)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(
     noise=st.integers(0, 2**32 - 1),
     spread=st.sampled_from([0.1, 1.0, 5.0]),
@@ -258,7 +258,7 @@ def test_frequency_counts_and_presence_does_not() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=["native", "portable"])
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     vocabulary=st.sampled_from([1, 31, 131, 1000]),
     noise=st.integers(0, 2**32 - 1),

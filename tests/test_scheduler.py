@@ -150,7 +150,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestMachine.settings = settings(max_examples=120, stateful_step_count=40)
 
 
 def test_a_prefix_is_computed_once() -> None:

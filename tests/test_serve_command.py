@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import openai
@@ -25,7 +25,7 @@ from hotloop.util.errors import UsageError
 PROMPT = "The capital of France is"
 
 
-@contextmanager
+@contextlib.contextmanager
 def serving(model: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """The process, its URL, and the command that it prints."""
     command = [sys.executable, "-m", "hotloop", "serve", str(model), "--port", "0", *options]
@@ -40,6 +40,14 @@ def serving(model: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str],
             yield process, url, process.stdout.readline().strip()
         finally:
             process.kill()
+
+
+def port_that_nobody_is_given() -> int:
+    """A free port below those that the system hands out, which nobody takes by accident."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("all ports are taken")
 
 
 def test_it_answers_like_the_library_and_ends_well(
@@ -79,7 +87,7 @@ def test_no_grace_cancels(default_model: Path) -> None:
                 model=name, prompt=PROMPT, max_tokens=400, temperature=0, stream=True
             )
             next(stream)
-            threading.Timer(0.1, process.send_signal, [signal.SIGTERM]).start()
+            process.send_signal(signal.SIGTERM)
             with pytest.raises(openai.APIError, match="shutting down"):
                 list(stream)
         process.communicate(timeout=PATIENCE)
@@ -96,7 +104,8 @@ def test_kill_9_loses_nothing_but_the_streams(
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as starting:
         wait_until(lambda: code.is_dir() and any(code.iterdir()))
         starting.kill()
-    with serving(default_model, "--context", "512") as (process, url, _):
+    options = ["--context", "512", "--port", str(port_that_nobody_is_given())]
+    with serving(default_model, *options) as (process, url, _):
         said = requests.post(url + "/v1/completions", json=body, timeout=PATIENCE).json()
         asked = body | {"stream": True, "max_tokens": 500}
         with requests.post(
@@ -107,8 +116,7 @@ def test_kill_9_loses_nothing_but_the_streams(
             process.kill()
             with pytest.raises(requests.exceptions.ChunkedEncodingError):
                 list(lines)
-    port = url.rpartition(":")[2]
-    with serving(default_model, "--context", "512", "--port", port) as (_, again, _):
+    with serving(default_model, *options) as (_, again, _):
         assert again == url
         found = requests.post(url + "/v1/completions", json=body, timeout=PATIENCE).json()
         assert found["choices"] == said["choices"]

@@ -26,7 +26,7 @@ def server() -> Iterator[Running]:
 
 
 @published.parametrize()
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 def test_requests_made_from_the_schema(case: schemathesis.Case, server: Running) -> None:
     """Fields that exclude each other are beyond a schema: it may call right what is refused."""
     case.call_and_validate(

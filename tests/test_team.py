@@ -88,19 +88,24 @@ def test_a_closed_team_refuses() -> None:
         probe.run(team)
 
 
+def team_and_its_threads(threads: int) -> tuple[Team, set[threading.Thread]]:
+    """Others' threads may end at any time: of what another test has left behind."""
+    before = set(threading.enumerate())
+    return Team(threads), set(threading.enumerate()) - before
+
+
 def test_closing_ends_the_threads() -> None:
-    before = threading.active_count()
-    team = Team(4)
-    assert threading.active_count() == before + 3
+    team, threads = team_and_its_threads(4)
+    assert len(threads) == 3
     team.close()
-    assert threading.active_count() == before
+    assert not threads & set(threading.enumerate())
 
 
 def test_a_team_that_is_dropped_ends() -> None:
-    before = threading.active_count()
-    team = Team(4)
+    team, threads = team_and_its_threads(4)
+    assert len(threads) == 3
     del team
-    assert threading.active_count() == before
+    assert not threads & set(threading.enumerate())
 
 
 def test_no_threads_is_no_team() -> None:

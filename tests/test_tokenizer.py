@@ -72,7 +72,7 @@ def streamed(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     return "".join(map(stream.push, ids)) + stream.flush()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.text(max_size=60))
 def test_every_text_comes_back(smollm: Tokenizer, text: str) -> None:
     known = {smollm.codec.piece(id) for id in range(400)}
@@ -84,7 +84,7 @@ def test_every_text_comes_back(smollm: Tokenizer, text: str) -> None:
         assert streamed(smollm, ids) == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(ids=st.lists(st.integers(0, 49151), max_size=40))
 def test_any_ids_stream_as_they_decode(smollm: Tokenizer, ids: list[int]) -> None:
     assert streamed(smollm, ids) == smollm.decode(ids)
@@ -432,7 +432,7 @@ def joined_by_definition(text: str, scores: Mapping[str, float]) -> list[str]:
         pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     scores=st.dictionaries(
         st.text("ab▁", min_size=2, max_size=4), st.integers(-4, 0).map(float), max_size=15

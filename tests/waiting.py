@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 #: Seconds before something that takes a moment counts as never happening.
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 
 def wait_until(holds: Callable[[], object], patience: float = PATIENCE) -> None:
