@@ -189,6 +189,22 @@ def test_threads_are_a_cpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert "dgx-h100 is no CPU, and has no threads to choose" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--draft-tokens 3", "go with --draft"),
+        ("--acceptance 0.5", "go with --draft"),
+        ("--draft llama-3.2-1b --schedule ops", "leave --schedule out"),
+        ("-M epyc-9654 --orchestration software", "epyc-9654 is its own host"),
+    ],
+)
+def test_options_that_would_do_nothing(
+    options: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", "llama-3.2-1b", "-M", "dgx-h100", *options.split()]) == 2
+    assert expected in capsys.readouterr().err
+
+
 def test_a_mixture_in_8_bit_floats_is_predicted_as_published() -> None:
     weights = open_bundled("deepseek-r1").tensors
     assert {weight.type.format.name for weight in weights.values()} >= {"f8_128"}

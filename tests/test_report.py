@@ -301,6 +301,9 @@ def test_a_cpu_has_no_timelines_and_says_so(shell: Shell, tmp_path: Path) -> Non
         (("-M", "h200"), "give a MODEL to simulate"),
         (("-b", "2"), "what is measured is one sequence"),
         (("llama-3.1-8b", "-M", "h2000"), "no machine is called 'h2000'"),
+        (("llama-3.1-8b", "-M", "h200", "--rounds", "2"), "about what is measured"),
+        (("llama-3.1-8b", "-M", "h200", "--kv-cache", "q8"), "about what is measured"),
+        (("llama-3.1-8b", "--activations", "f32"), "about what is measured"),
     ],
 )
 def test_wrong_usage(shell: Shell, argv: tuple[str, ...], message: str) -> None:

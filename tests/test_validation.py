@@ -96,6 +96,21 @@ def test_the_table_as_markdown_and_in_the_page() -> None:
     assert written.endswith("\nafter\n")
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("-t 1", "go with --measure"),
+        ("--rounds 2", "go with --measure"),
+        ("--measure m --no-sensitivity", "leave --measure out"),
+    ],
+)
+def test_options_that_would_do_nothing(
+    options: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["validate", *options.split()]) == 2
+    assert expected in capsys.readouterr().err
+
+
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "--no-sensitivity", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)

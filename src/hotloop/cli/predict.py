@@ -12,6 +12,9 @@ from hotloop.cli.files import write_text
 from hotloop.cli.progress import progress_bar
 from hotloop.util.errors import UsageError
 
+DRAFT_TOKENS = 5
+ACCEPTANCE = 0.8
+
 
 def predict(
     model: Annotated[
@@ -52,11 +55,11 @@ def predict(
     ] = None,
     draft_tokens: Annotated[
         int, typer.Option("--draft-tokens", min=1, help="With --draft: tokens per round.")
-    ] = 5,
+    ] = DRAFT_TOKENS,
     acceptance: Annotated[
         float,
         typer.Option("--acceptance", min=0.0, max=1.0, help="With --draft: part that is right."),
-    ] = 0.8,
+    ] = ACCEPTANCE,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -80,8 +83,14 @@ def predict(
     from hotloop.predict.models import open_shapes
     from hotloop.report.simulated import timeline_trace
 
+    if draft is None and (draft_tokens, acceptance) != (DRAFT_TOKENS, ACCEPTANCE):
+        raise UsageError("--draft-tokens and --acceptance go with --draft.")
+    if draft is not None and schedule is not None:
+        raise UsageError("--draft is predicted as the machine runs models; leave --schedule out.")
     with progress_bar() as progress:
         found = find_machine(machine, progress=progress)
+    if orchestration == "software" and found.kind == "cpu":
+        raise UsageError(f"{found.name} is its own host; leave --orchestration out.")
     hardware = found.with_settings(_settings(what_if or []))
     mode = Mode(software=orchestration == "software")
     team = prediction.team(hardware, threads)

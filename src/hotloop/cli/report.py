@@ -15,6 +15,9 @@ from hotloop.util.errors import UsageError
 if TYPE_CHECKING:
     from hotloop.report.page.data import Report
 
+#: How often to measure.
+ROUNDS = 3
+
 
 def report(
     argument: options.ModelArgument = None,
@@ -51,7 +54,7 @@ def report(
     ] = 1,
     activations: options.Activations = "q8",
     kv_cache: options.KvCache = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often to measure.")] = 3,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often to measure.")] = ROUNDS,
 ) -> None:
     """Write a page: passes, timelines of all rungs, roofline, what-if.
 
@@ -68,6 +71,11 @@ def report(
             raise UsageError("what is measured is one sequence; -b/--batch goes with --machine.")
         made = _measured(name, threads, context, activations, kv_cache, rounds)
     else:
+        if kv_cache is not None or (activations, rounds) != ("q8", ROUNDS):
+            raise UsageError(
+                "--activations, --kv-cache and --rounds are about what is measured; here it is "
+                "simulated."
+            )
         made = _predicted(name, machine, threads, context, batch)
     wanted = out or (None if png or svg else Path("report.html"))
     if wanted is not None:

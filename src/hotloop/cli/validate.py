@@ -11,9 +11,13 @@ import typer
 from hotloop.cli import options
 from hotloop.cli.console import stdout
 from hotloop.cli.progress import progress_bar
+from hotloop.util.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+#: How often to measure.
+ROUNDS = 7
 
 
 def validate(
@@ -43,7 +47,9 @@ def validate(
             show_default=False,
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="With --measure: how often.")] = 7,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, help="With --measure: how often.")
+    ] = ROUNDS,
     as_json: options.Json = False,
 ) -> None:
     """Compare published numbers with predicted ones.
@@ -53,8 +59,12 @@ def validate(
     from hotloop.predict import validation
 
     if measure:
+        if not sensitivity:
+            raise UsageError("--no-sensitivity is about published numbers; leave --measure out.")
         _measure(measure, threads, rounds, as_json)
         return
+    if threads or rounds != ROUNDS:
+        raise UsageError("-t/--threads and --rounds go with --measure.")
     with progress_bar() as progress:
         results = validation.validate(sensitivity=sensitivity, progress=progress)
     if as_json:
