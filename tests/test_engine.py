@@ -234,3 +234,13 @@ def test_top_logprobs() -> None:
     assert total == pytest.approx(1)
     assert top_logprobs(logits, 3, 0).chosen == -np.inf
     assert top_logprobs(logits, 3, 0).tokens == ()
+
+
+@pytest.mark.parametrize(("vocab", "spread"), [(1, 1), (7, 0), (50_000, 0.01), (50_000, 30)])
+def test_logprobs_are_those_of_float64(vocab: int, spread: float) -> None:
+    logits = np.random.default_rng(vocab).normal(100, spread, vocab).astype(np.float32)
+    exact = logits - np.logaddexp.reduce(logits.astype(np.float64))
+    found = top_logprobs(logits, 0, 20)
+    assert found.tokens == tuple(np.argsort(-logits, kind="stable")[:20])
+    assert found.logprobs == pytest.approx(exact[list(found.tokens)], abs=1e-6)
+    assert found.chosen == pytest.approx(exact[0], abs=1e-6)

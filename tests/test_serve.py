@@ -471,7 +471,7 @@ def test_null_means_what_leaving_out_means(server: Running) -> None:
 
 def server_schema(server: Running, name: str) -> set[str]:
     """The fields of a request, by the server's own account."""
-    schema = requests.get(server.url + "/openapi.json", timeout=60).json()
+    schema = requests.get(server.url + "/openapi.json", timeout=PATIENCE).json()
     return set(schema["components"]["schemas"][name]["properties"])
 
 
@@ -527,7 +527,7 @@ def test_json_must_say_that_it_is_json(server: Running, kind: str | None) -> Non
         server.url + "/v1/completions",
         data=json.dumps(COMPLETION).encode(),
         headers={"Content-Type": kind} if kind else {},
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert response.status_code == 400
     assert f"Content-Type is {kind or 'nothing'}, not" in response.json()["error"]["message"]

@@ -32,13 +32,17 @@ def top_logprobs(logits: NDArray[np.float32], chosen: int, count: int) -> TopLog
 
     Equal ones are in the order of ids.
     """
-    wide = logits.astype(np.float64)
-    top = wide.max()
-    logs = wide - (top + np.log(np.exp(wide - top).sum()))
-    count = min(count, len(logs))
-    if count == 0:
-        return TopLogprobs(float(logs[chosen]), (), ())
-    limit = np.partition(logs, -count)[-count]
-    candidates = np.flatnonzero(logs >= limit)
-    best = candidates[np.argsort(-logs[candidates], kind="stable")][:count]
-    return TopLogprobs(float(logs[chosen]), tuple(best.tolist()), tuple(logs[best].tolist()))
+    top = logits.max()
+    # The sum is float64's; each term's error is float32's, far below what a logit means.
+    log_total = float(top) + np.log(np.exp(logits - top).sum(dtype=np.float64))
+    count = min(count, len(logits))
+    best = _likeliest(logits, count) if count else np.zeros(0, np.int64)
+    logs = logits[best].astype(np.float64) - log_total
+    chosen_log = float(logits[chosen] - log_total)
+    return TopLogprobs(chosen_log, tuple(best.tolist()), tuple(logs.tolist()))
+
+
+def _likeliest(logits: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    limit = np.partition(logits, -count)[-count]
+    candidates = np.flatnonzero(logits >= limit)
+    return candidates[np.argsort(-logits[candidates], kind="stable")][:count]
