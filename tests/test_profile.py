@@ -1,9 +1,11 @@
 """Time stamps of stages: complete, ordered, and absent where nobody asked for them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -230,9 +232,24 @@ def test_the_measurement_has_both_codes(result: ProfileResult) -> None:
     assert stages[-1]["kernel"] == "token"
 
 
-def test_the_table_fits_in_100_columns(result: ProfileResult) -> None:
+def held_up(result: ProfileResult) -> ProfileResult:
+    """All times a hundred thousand times as long, as on a machine that stood still."""
+
+    def longer(part: Any) -> Any:
+        times = {k: 1e5 * v for k, v in vars(part).items() if isinstance(v, float)}
+        return replace(part, **times)
+
+    stages = tuple(longer(stage) for stage in result.profile.stages)
+    return replace(result, profile=replace(longer(result.profile), stages=stages))
+
+
+@pytest.mark.parametrize("change", [lambda result: result, held_up], ids=["seen", "held up"])
+def test_the_table_fits_in_100_columns(
+    result: ProfileResult, change: Callable[[ProfileResult], ProfileResult]
+) -> None:
     from rich.console import Console
 
+    result = change(result)
     console = Console(width=100, color_system=None)
     with console.capture() as capture:
         for part in render_profile(result):

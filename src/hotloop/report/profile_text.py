@@ -16,8 +16,8 @@ def profile_table(profile: Profile) -> Table:
         table.add_row(*_stage(stage, profile))
     table.add_section()
     outside = profile.outside / profile.token
-    phases = [f"{profile.phase(name):.1f}" for name in PHASES]
-    table.add_row("outside the stages", "", "", "", "", f"{profile.outside:.1f}", f"{outside:.1%}")
+    phases = [_us(profile.phase(name)) for name in PHASES]
+    table.add_row("outside the stages", "", "", "", "", _us(profile.outside), f"{outside:.1%}")
     nbytes = sum(stage.nbytes for stage in profile.stages)
     table.add_row(
         f"token: {profile.token:,.0f} µs",
@@ -37,12 +37,17 @@ def _stage(stage: StageProfile, profile: Profile) -> list[str]:
     return [
         "end of the token" if waits else f"@{stage.kernel} %{stage.stage}",
         f"{stage.passes:,}",
-        *(f"{getattr(stage, name):.1f}" for name in PHASES),
+        *(_us(getattr(stage, name)) for name in PHASES),
         f"{stage.total / profile.token:.1%}",
         "" if waits else _tiles(stage.tiles),
         f"{stage.nbytes / 1e6:.1f}" if stage.nbytes else "",
         "" if stage.gbps is None else f"{stage.gbps:.1f}",
     ]
+
+
+def _us(value: float) -> str:
+    """Tenths only where they tell something: of a thread that was held up, the columns are wide."""
+    return f"{value:.1f}" if value < 1000 else f"{value:.0f}"
 
 
 def _tiles(tiles: tuple[float, ...]) -> str:
