@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mini import mini_graph
+from rich.table import Table
 from shell import Shell
 from test_codegen import MACHINE
 
@@ -20,6 +21,7 @@ from hotloop.backends.cpu.places import place_states, place_weights, place_work
 from hotloop.backends.cpu.profile import EVENT, FIELDS
 from hotloop.bench.profile import ProfileResult, measure
 from hotloop.bench.table import render_profile
+from hotloop.cli.console import print_parts, stdout
 from hotloop.compiler import SCHEDULES, compile_graph
 from hotloop.lang import Target
 from hotloop.lang.target import AARCH64, X86_64
@@ -259,6 +261,17 @@ def test_the_table_fits_in_100_columns(
     assert "…" not in text
     for expected in ("@layer %s0", "end of the token", "outside the stages", "GB/s", "interleaved"):
         assert expected in text
+
+
+def test_no_number_of_a_wide_table_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("a", "b")
+    table.columns[1].no_wrap = True
+    table.add_row("x" * 60, "9" * 70)
+    print_parts(stdout(), [table, "word " * 30])
+    out = capsys.readouterr().out
+    assert "9" * 70 in out
+    assert "…" not in out
+    assert max(len(line) for line in out.splitlines()[-2:]) <= 100
 
 
 def test_a_context_too_short_is_refused(model: Model) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hotloop.cli import options
-from hotloop.cli.console import stdout
+from hotloop.cli.console import print_parts, stdout
 from hotloop.cli.files import write_text
 from hotloop.cli.loading import load_model
 from hotloop.cli.progress import progress_bar
@@ -84,8 +84,6 @@ def bench(
     if as_json == "-":
         sys.stdout.write(text)
         return
-    console = stdout()
-    for part in parts:
-        console.print(part)
+    print_parts(stdout(), parts)
     if as_json is not None:
         write_text(Path(as_json), text)

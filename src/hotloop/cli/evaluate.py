@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hotloop.cli import options
-from hotloop.cli.console import stdout
+from hotloop.cli.console import print_parts, stdout
 from hotloop.cli.loading import load_model
 from hotloop.cli.progress import progress_bar
 from hotloop.util.errors import UsageError
@@ -87,9 +87,7 @@ def evaluate(
     if as_json:
         print(json.dumps(result.to_json(), indent=2, ensure_ascii=False))
         return
-    console = stdout()
-    for part in render(result):
-        console.print(part)
+    print_parts(stdout(), render(result))
 
 
 def _read(path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hotloop.cli import options
-from hotloop.cli.console import stdout
+from hotloop.cli.console import print_parts, stdout
 from hotloop.cli.progress import progress_bar
 from hotloop.util.errors import UsageError
 
@@ -67,6 +67,4 @@ def load(
         json.dump(result.to_json(), sys.stdout, indent=2)
         print()
     else:
-        console = stdout()
-        for part in render(result):
-            console.print(part)
+        print_parts(stdout(), render(result))
