@@ -297,12 +297,13 @@ def test_grammars_that_cannot_go_on(client: openai.OpenAI) -> None:
     many = {"type": "object", "properties": {f"p{at}": {"type": "string"} for at in range(2000)}}
     for schema in ({"$ref": "#"}, many):
         asked = {"name": "x", "schema": schema}
-        with pytest.raises(openai.BadRequestError, match="the grammar cannot go on"):
+        with pytest.raises(openai.BadRequestError, match="the grammar cannot go on") as caught:
             client.chat.completions.create(
                 model="tiny",
                 messages=HELLO,
                 response_format={"type": "json_schema", "json_schema": asked},
             )
+        assert caught.value.param == "response_format.json_schema.schema"
 
 
 def test_schemas_that_are_nested_too_deep(server: Running) -> None:

@@ -2,19 +2,19 @@
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
 
 from hotloop import __version__
-from hotloop.runtime.sequence import Constraint, Finish
+from hotloop.runtime.sequence import Finish
 from hotloop.serve.answers import answer
 from hotloop.serve.background import in_background
 from hotloop.serve.errors import ApiError, as_api_error
 from hotloop.serve.generation import Delta, Generation, Scored
-from hotloop.serve.grammar import Grammars
+from hotloop.serve.grammar import Grammars, Rules
 from hotloop.serve.requests import check_count, options, token_logprobs, wants_usage
 from hotloop.serve.schemas import ChatRequest, JsonSchemaFormat, NamedTool, TextFormat, ToolCall
 from hotloop.serve.served import Served
@@ -92,7 +92,7 @@ def _prompt(served: Served, request: ChatRequest) -> list[int]:
         raise as_api_error(error, "messages") from None
 
 
-def _constraint(grammars: Grammars, request: ChatRequest) -> Callable[[], Constraint] | None:
+def _constraint(grammars: Grammars, request: ChatRequest) -> Rules | None:
     if request.grammar is not None:
         return grammars.lark(request.grammar, "grammar")
     if _demands_call(request):

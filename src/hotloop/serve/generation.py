@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from hotloop.runtime.logprobs import PromptLogprobs
 from hotloop.runtime.sampling import Sampling
-from hotloop.runtime.sequence import Constraint, Finish, Output, TopLogprobs
+from hotloop.runtime.sequence import Finish, Output, TopLogprobs
 from hotloop.runtime.sequence import Sequence as Tokens
 from hotloop.serve.errors import ApiError, as_api_error
+from hotloop.serve.grammar import Rules
 from hotloop.serve.served import Served
 from hotloop.serve.stops import StopFinder
 from hotloop.util.errors import ContextError, UsageError
@@ -31,18 +32,20 @@ from hotloop.util.errors import ContextError, UsageError
 FAILURES = (Finish.ERROR, Finish.CANCELLED)
 
 
-def failure(served: Served, output: Output) -> ApiError:
+def failure(served: Served, output: Output, rules: Rules | None = None) -> ApiError:
     """Whose doing one of `FAILURES` is: the engine's, or a grammar's that cannot go on."""
     if output.finish is Finish.CANCELLED:
         return ApiError("the server is shutting down.", 503, code="unavailable")
-    return ApiError(output.error, 500 if served.engine.failure else 400)
+    if served.engine.failure:
+        return ApiError(output.error, 500)
+    return ApiError(output.error, 400, rules.param if rules else None)
 
 
 @dataclass(frozen=True)
 class Options:
     """How every choice of a request is generated.
 
-    `max_tokens` None means what the context still holds. `constraint` makes a grammar for one
+    `max_tokens` None means what the context still holds. `constraint` makes a grammar for each
     choice. `special` shows the text of control tokens. `echo` puts the prompt before
     each choice; `logprobs` then are those of its tokens, too.
     """
@@ -53,7 +56,7 @@ class Options:
     stops: Sequence[str] = ()
     bias: NDArray[np.float32] | None = None
     logprobs: int | None = None
-    constraint: Callable[[], Constraint] | None = None
+    constraint: Rules | None = None
     special: bool = False
     echo: bool = False
 
@@ -230,7 +233,7 @@ class Generation:
                     if deltas:
                         break  # what came before it goes first
                     choice.ended = True
-                    raise failure(self.served, output)
+                    raise failure(self.served, output, self.options.constraint)
                 self._arrived.popleft()
                 if choice.ended:
                     continue  # tokens after a stop string

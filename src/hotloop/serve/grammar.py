@@ -5,7 +5,7 @@ counts what it does: a schema that is too much is an error, not a wait.
 """
 
 import json
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -58,7 +58,7 @@ class Grammars:
         stop_ids = list(self._tokenizer.stop_ids)
         return LLTokenizer(wrapper, n_vocab=self._vocab, eos_token=stop_ids or None)
 
-    def schema(self, schema: dict[str, Any], param: str) -> "Callable[[], Grammar]":
+    def schema(self, schema: dict[str, Any], param: str) -> "Rules":
         """Grammars for JSON that `schema` allows. Raises `ApiError` where it is not possible."""
         try:
             text = json.dumps(schema)
@@ -70,22 +70,37 @@ class Grammars:
             raise ApiError(f"{param}: {error}.", param=param) from None
         return self._maker(grammar, param)
 
-    def lark(self, text: str, param: str) -> "Callable[[], Grammar]":
+    def lark(self, text: str, param: str) -> "Rules":
         """Grammars for what a Lark grammar describes."""
         _check_length(text, param)
         return self._maker(LLMatcher.grammar_from_lark(text), param)
 
-    def _maker(self, grammar: str, param: str) -> "Callable[[], Grammar]":
+    def _maker(self, grammar: str, param: str) -> "Rules":
         first = LLMatcher(self._vocabulary, grammar, log_level=0, limits=LLParserLimits())
         if first.is_error():
             reason = first.get_error().strip().splitlines()[0]
             raise ApiError(f"{param}: {reason:.300}", param=param)
-        return lambda: Grammar(first.deep_copy(), self._vocab)
+        return Rules(param, first, self._vocab)
 
 
 def _check_length(text: str, param: str) -> None:
     if len(text) > LENGTH_LIMIT:
         raise ApiError(f"{param} is longer than {LENGTH_LIMIT} characters.", param=param)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What outputs have to follow: called, it makes a grammar for one of them.
+
+    `param` is the field of the request that said it.
+    """
+
+    param: str
+    _matcher: LLMatcher
+    _vocab: int
+
+    def __call__(self) -> "Grammar":
+        return Grammar(self._matcher.deep_copy(), self._vocab)
 
 
 class Grammar:

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.runtime.sampling import Sampling
-from hotloop.runtime.sequence import Constraint, TopLogprobs
+from hotloop.runtime.sequence import TopLogprobs
 from hotloop.serve.errors import ApiError
 from hotloop.serve.generation import Options
+from hotloop.serve.grammar import Rules
 from hotloop.serve.schemas import MAX_CHOICES, Sampled
 from hotloop.serve.served import Served
 
@@ -23,7 +24,7 @@ def options(
     request: Sampled,
     max_tokens: int | None,
     logprobs: int | None,
-    constraint: Callable[[], Constraint] | None = None,
+    constraint: Rules | None = None,
     special: bool = False,
     echo: bool = False,
 ) -> Options:
