@@ -213,6 +213,7 @@ def test_no_rows(model: Model) -> None:
 
 
 def test_logits_are_numbers(model: Model, batch: BatchExecutor) -> None:
+    decode(batch, [Placed(batch, prompt(9, model), list(range(batch.pages)), 0)], 1)
     assert np.isfinite(batch.logits(0)).all()
 
 
