@@ -77,9 +77,7 @@ class BatchExecutor:
     def _executable(self, step: Step) -> Executable:
         graph = self._decoder.graph(step)
         compiled = compile_graph(graph, host(self._team.threads), self._schedule)
-        executable = Executable(compiled.program, self._weights, self._state, self._team)
-        executable.wait()
-        return executable
+        return Executable(compiled.program, self._weights, self._state, self._team)
 
     @cached_property
     def _one(self) -> Executable:
@@ -101,9 +99,20 @@ class BatchExecutor:
     def _scoring(self) -> Executable:
         return self._executable(replace(self._step, tokens=PROMPT_BLOCK))
 
+    def compile(self) -> None:
+        """Make all programs that generate: LLVM compiles one while the next is traced."""
+        programs = [
+            self._prompt,
+            self._one,
+            *([self._guessing] if self._speculate else []),
+            *([self._many] if self.rows > 1 else []),
+        ]
+        for program in programs:
+            program.wait()
+
     def prepare_scoring(self) -> None:
         with self._compiling:
-            assert self._scoring
+            self._scoring.wait()
 
     def prefill(
         self, tokens: Sequence[int], position: int, table: Sequence[int], head: bool = False
@@ -144,6 +153,7 @@ class BatchExecutor:
     def time_decode(self, rows: Sequence[Row], steps: int) -> float:
         """Seconds that `steps` tokens of every row take, while nobody looks at them."""
         program = self._ready(rows, steps)
+        program.wait()
         started = time.perf_counter()
         program.run(len(rows), until_done=True)
         return time.perf_counter() - started

@@ -81,6 +81,7 @@ def _compile(executor: BatchExecutor) -> None:
 
     What they leave in the first page is no sequence's, and nobody is told of it.
     """
+    executor.compile()
     executor.prefill([0], 0, [0])
     row = Row([0, 0], 2, 4, [0], Sampling())
     for rows, steps in ((1, 1), (1, 2), (executor.rows, 1)):
