@@ -25,6 +25,21 @@ VOCAB = BYTES + len(SPECIAL)
 END, BOS = BYTES + 1, BYTES + 2
 LETTERS = tuple(b"abcdefgh ")
 LONG = 100_000
+HELLO = [{"role": "user", "content": "Hello"}]
+CHAT = {"model": "tiny", "messages": HELLO}
+COMPLETION = {"model": "tiny", "prompt": "a"}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Rome", "Oslo"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
 
 TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content }}"

@@ -11,15 +11,11 @@ import time
 import openai
 import pytest
 import requests
-from serving import LONG, Running, connect, endless, make_executor, running
+from serving import COMPLETION, LONG, Running, connect, endless, make_executor, running
 from waiting import PATIENCE, wait_until
 
 from hotloop.serve.app import Access
 from hotloop.serve.server import LOCAL_HOSTS
-
-HELLO = [{"role": "user", "content": "Hello"}]
-COMPLETION = {"model": "tiny", "prompt": "a"}
-
 
 # who may ask, and how much
 
