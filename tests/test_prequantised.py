@@ -44,11 +44,11 @@ def expected(codes: np.ndarray, zeros: np.ndarray, scales: np.ndarray, group: in
 
 
 @pytest.mark.parametrize("group", [32, 64, 128, 256])
-def test_awq(tmp_path: Path, group: int) -> None:
-    codes, zeros, scales = numbers(4, group)
-    order = [0, 2, 4, 6, 1, 3, 5, 7]
-    tensors = {"qweight": words(codes, 4, order), "qzeros": words(zeros, 4, order)}
-    config = {"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm"}
+@pytest.mark.parametrize(("bits", "order"), [(4, [0, 2, 4, 6, 1, 3, 5, 7]), (8, [0, 2, 1, 3])])
+def test_awq(tmp_path: Path, bits: int, order: list[int], group: int) -> None:
+    codes, zeros, scales = numbers(bits, group)
+    tensors = {"qweight": words(codes, bits, order), "qzeros": words(zeros, bits, order)}
+    config = {"quant_method": "awq", "bits": bits, "group_size": group, "version": "gemm"}
     path = folder(tmp_path, tensors | {"scales": scales}, config)
     np.testing.assert_array_equal(read(path), expected(codes, zeros, scales, group))
 

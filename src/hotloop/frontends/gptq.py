@@ -7,7 +7,7 @@ packed in int32, 32 / bits to a word from its lowest bits on:
            neighbours n, less one unless `checkpoint_format` is "gptq_v2"; g_idx [K]: the group of
            each column (AutoGPTQ and GPTQModel, `QuantLinear`)
     awq    qweight [K, N · bits / 32] and qzeros as above, neighbours n in the order 0, 2, 4, 6, 1,
-           3, 5, 7 (AutoAWQ, `WQLinear_GEMM`)
+           3, 5, 7 (AutoAWQ, `WQLinear_GEMM`), in 8 bit 0, 2, 1, 3 (vLLM, `awq_marlin`)
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ from hotloop.util.errors import ModelFileError, UnsupportedError
 
 PARTS = ("qweight", "qzeros", "scales", "g_idx")
 
-#: Where in a word AWQ keeps its neighbours.
-_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
+#: Where in a word AWQ keeps its neighbours, by their bits.
+_AWQ_PLACES = {4: (0, 4, 1, 5, 2, 6, 3, 7), 8: (0, 2, 1, 3)}
 
 
 def gptq_weights(
@@ -35,7 +35,7 @@ def gptq_weights(
     """`module`.weight of its `parts`, and its order, by a GPTQ or AWQ `quantization_config`."""
     awq = config["quant_method"] == "awq"
     bits: int = config.get("bits", 0)
-    if bits not in ((4,) if awq else (4, 8)):
+    if bits not in (4, 8):
         raise UnsupportedError(
             f"{module} is quantised to {brief(bits)} bits; hotloop reads 4 and 8."
         )
@@ -68,7 +68,7 @@ def gptq_weights(
                 f"of {group}; check the quantization_config."
             )
     order = None if awq else column_order(parts.get("g_idx"), columns, group)
-    places = _AWQ_ORDER if awq else None
+    places = _AWQ_PLACES[bits] if awq else None
     stored_less_one = not awq and config.get("checkpoint_format", "gptq") != "gptq_v2"
 
     def codes() -> NDArray[np.uint8]:
