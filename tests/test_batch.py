@@ -252,3 +252,17 @@ def test_no_guesses_where_each_token_has_a_say(model: Model, long_llama: Path) -
         expected = model.logits(placed.tokens[:-1])[-1]
         assert batch.logits(0).tobytes() == expected.tobytes()
         batch.close()
+
+
+def test_all_programs_are_there_before_the_first_request(
+    long_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with load(long_llama, 1, speculate=3) as other:
+        batch = other.batch(2, pages=1)
+        batch.compile()
+        monkeypatch.setattr(BatchExecutor, "_executable", None)  # nothing more can be made
+        batch.prefill([0], 0, [0])
+        row = Row([0, 0], 2, 4, [0], Sampling())
+        for rows, steps in ((1, 1), (1, 2), (2, 1)):
+            batch.decode([row] * rows, steps, lambda new: True)
+        batch.close()

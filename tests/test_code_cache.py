@@ -4,13 +4,15 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 from hotloop.backends.cpu import jit
-from hotloop.lang import Module, function, i64, ret
+from hotloop.lang import Module, Target, function, i64, ret
 from hotloop.lang.target import host
 
 
@@ -108,6 +110,26 @@ def test_what_a_recipe_made_before_is_not_traced_again(cache: Path) -> None:
     assert [code.cached for code in codes] == [False, True, False]
     assert [call(code) for code in codes] == [47, 47, 48]
     assert traced == [47, 48]
+
+
+def test_llvm_works_while_the_caller_goes_on(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    going_on, compile_object = threading.Event(), jit.compile_object
+
+    def slow(text: str, target: Target) -> bytes:
+        assert going_on.wait(PATIENCE)
+        return compile_object(text, target)
+
+    def trace() -> Module:
+        module = Module("answer", host())
+        with function(module, "answer", [], i64, exported=True):
+            ret(50)
+        return module
+
+    monkeypatch.setattr(jit, "compile_object", slow)
+    loading = jit.load_recipe("slow", trace, host(), "answer", ("answer",))
+    assert not loading.done()
+    going_on.set()
+    assert call(loading.result()) == 50
 
 
 def test_another_source_is_another_recipe(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,9 @@ from jit import compute, rows_of
 
 from hotloop.ir.ops import OPS
 from hotloop.ir.types import tensor
-from hotloop.kernels.tile import OpSpec, q8_stride
+from hotloop.kernels.tile import OpSpec, define, q8_stride
+from hotloop.lang import Module
+from hotloop.lang.target import host
 
 
 def quantised(x: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -58,3 +60,12 @@ def test_infinity_and_nan_give_no_byte_that_dot_products_bar() -> None:
     q, scale, _ = quantised(x, 1)
     assert q.min() >= -127
     assert not np.isfinite(scale[0, 0])
+
+
+def test_widths_share_their_code() -> None:
+    module = Module("quantise", host())
+    for width in (256, 288, 4096, 32, 96):
+        spec = OpSpec("quantise", (tensor("f32", 1, width),), tensor("q8", 1, width))
+        define(module, spec, f"tile_{width}")
+    shared = [name for name in module.functions if name.startswith("quantise_")]
+    assert sorted(shared) == ["quantise_by_1", "quantise_by_8"]

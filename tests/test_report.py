@@ -247,13 +247,11 @@ def test_driving_the_page(
         expect(last.locator("pre").last).to_have_text(re.compile("^program"))
 
 
-def test_a_page_without_timelines_offers_no_zoom(browser: object, tmp_path: Path) -> None:
+def test_a_page_without_timelines_offers_no_zoom(browser: Browser, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     made = predicted_report(Programs(open_shapes("llama-3.2-1b"), 128, 96), find("epyc-9654"))
     file.write_text(html(made), encoding="utf-8")
-    with browser.new_context() as context:  # type: ignore[attr-defined]
-        page = context.new_page()
-        page.goto(file.as_uri())
+    with visit(browser, file.as_uri(), silent=True) as page:
         seen = page.locator("#timelines").inner_text()
     assert seen.split("\n", 1)[1].strip() == "There are none: see the notes."
 

@@ -117,7 +117,12 @@ def test_a_tokenizer_that_cannot_be_ends_packing(
     def team(threads: int, wake: str) -> Team:
         made = Team(threads, wake)
         end = made.close
-        made.close = lambda: (failed.set(), end())  # type: ignore[assignment]
+
+        def close() -> None:
+            failed.set()
+            end()
+
+        monkeypatch.setattr(made, "close", close)
         return made
 
     before = threading.enumerate()

@@ -100,7 +100,10 @@ class BatchExecutor:
         return self._executable(replace(self._step, tokens=PROMPT_BLOCK))
 
     def compile(self) -> None:
-        """Make all programs that generate: LLVM compiles one while the next is traced."""
+        """Make all programs that generate, so that no client waits for machine code.
+
+        They are all begun before any is waited for: LLVM compiles one while the next is traced.
+        """
         programs = [
             self._prompt,
             self._one,

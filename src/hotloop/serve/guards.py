@@ -22,7 +22,10 @@ STRAIGHT = "hotloop.straight"
 
 
 class HostGuard:
-    """Answers only to those of `hosts` that a request may call the server by; "*": to any."""
+    """Answers only to those of `hosts` that a request may call the server by; "*": to any.
+
+    Starlette's TrustedHostMiddleware does that, too, but not in the shape that clients can read.
+    """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
         self._app = app

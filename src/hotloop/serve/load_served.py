@@ -9,11 +9,8 @@ from hotloop.backends.cpu.bandwidth import read_gbps
 from hotloop.frontends.config import Fields
 from hotloop.ir.ops import CHUNK
 from hotloop.report.counts import traffic
-from hotloop.runtime.batch import BatchExecutor
 from hotloop.runtime.engine import Engine
-from hotloop.runtime.executor import Row
 from hotloop.runtime.pooling import Pooling
-from hotloop.runtime.sampling import Sampling
 from hotloop.serve.metrics import Metrics
 from hotloop.serve.served import Served
 from hotloop.util.errors import UnsupportedError
@@ -61,7 +58,7 @@ def make_served(
         bandwidth=1e9 * read_gbps(min(weight_bytes, PROBE_BYTES), model.threads, PROBE_SECONDS),
         facts=_facts(model, parallel),
     )
-    _compile(executor)
+    executor.compile()
     engine.start()
     try:
         yield served
@@ -74,18 +71,6 @@ def _pooling(model: Model) -> Pooling:
     """As the model's file says, in GGUF's numbers; else the last token, which has seen all."""
     said = Fields(model.decoder.file).get("pooling_type", "", int, 0)
     return "mean" if said == 1 else "last"
-
-
-def _compile(executor: BatchExecutor) -> None:
-    """Run each of its programs once, so that no client waits for machine code.
-
-    What they leave in the first page is no sequence's, and nobody is told of it.
-    """
-    executor.compile()
-    executor.prefill([0], 0, [0])
-    row = Row([0, 0], 2, 4, [0], Sampling())
-    for rows, steps in ((1, 1), (1, 2), (executor.rows, 1)):
-        executor.decode([row] * rows, steps, lambda new: True)
 
 
 def _facts(model: Model, parallel: int) -> dict[str, str]:
