@@ -17,14 +17,6 @@ from hotloop.report.counts import count
 from hotloop.report.page.data import Report, Row, Rung, launch_cost, pass_views, products
 from hotloop.report.simulated import shares
 
-#: How the table of a token's time calls a resource.
-_CALLED = {
-    "memory": "memory",
-    "second memory": "second memory",
-    "controller": "launch",
-    "link": "link",
-    "units": "units",
-}
 #: Parts of a token smaller than this are one row of that table.
 _LEAST = 1e-4
 
@@ -130,8 +122,8 @@ def _rows(run: Timeline, steps: int) -> tuple[Row, ...]:
         us = 1e6 * share.seconds / tokens
         nbytes = share.nbytes / tokens if "memory" in share.resource else 0.0
         if us >= _LEAST * 1e6 * run.seconds:
-            name = f"{_CALLED[share.resource]}: {share.what}"
-            rows.append(Row(name, 0, us, 0.0, nbytes))
+            busy = "launch" if share.resource == "controller" else share.resource
+            rows.append(Row(f"{busy}: {share.what}", 0, us, 0.0, nbytes))
             rest = replace(rest, us=rest.us - us)
         else:
             rest = replace(rest, nbytes=rest.nbytes + nbytes)
